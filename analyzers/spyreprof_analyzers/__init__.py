@@ -1,0 +1,1 @@
+"""What concludes: pure functions from a recording's tables to findings."""

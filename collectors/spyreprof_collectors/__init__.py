@@ -1,0 +1,1 @@
+"""What captures: one module per source. Standard library only."""

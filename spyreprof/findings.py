@@ -1,0 +1,271 @@
+"""What a diagnosis consists of: evidence, budget, bounds, verdict, findings, advice.
+
+Analyzers produce these, the report embeds them, renderers print them. They are the JSON of a report, so a
+field name here is a contract: units stand in names, ratios run from 0 to 1, absent is None and never 0.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Origin = Literal["measured", "derived", "estimated", "declared", "assumed"]
+Confidence = Literal["high", "medium", "low"]
+Severity = Literal["high", "medium", "low", "info"]
+Phase = Literal["prefill", "decode", "mixed"]
+WitnessName = Literal["device_trace", "engine", "requests"]
+BoundClass = Literal[
+    "prefill_bound",
+    "decode_bandwidth_bound",
+    "interconnect_bound",
+    "host_bound",
+    "queue_bound",
+    "kv_capacity_bound",
+    "scratchpad_bound",
+    "padding_bound",
+    "compile_bound",
+    "inefficient_kernel",
+    "load_limited",
+    "undetermined",
+]
+# What binds inside one phase; the verdict turns it into a BoundClass by the phase it stands in.
+Resource = Literal[
+    "compute", "memory_bandwidth", "interconnect", "host", "inefficient_kernel", "fixed_cost", "undetermined"
+]
+
+
+class Struct(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of every part: immutable, keyword-only."""
+
+
+class Evidence(Struct):
+    """One number that a reader can check.
+
+    Attributes:
+        id: stable within a report, e.g. "e12"; findings and renderers refer to it.
+        metric: dotted name, e.g. "decode.matmul.read_bandwidth_use".
+        value: the number, or None when it is missing (then `method` says why).
+        unit: "ns", "s", "bytes", "bytes/s", "flop/s", "ratio", "tokens", "requests", "steps", ...
+        origin: how we came to it.
+        n: number of samples behind it.
+        low, high: ends of its interval, where one is known.
+        method: in words, how it was computed.
+        source: which witness or file kind it came from, e.g. "engine steps", "profiler window 1".
+    """
+
+    id: str
+    metric: str
+    value: float | int | str | None
+    unit: str
+    origin: Origin
+    method: str
+    source: str
+    n: int | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+class BudgetPart(Struct):
+    """A share of the window's wall time. `id` is e.g. "decode.device_compute" or "no_load"."""
+
+    id: str
+    ns: int
+    share: float
+    origin: Origin
+
+
+class ExcludedTime(Struct):
+    """Time that is not judged: warm-up, drain, a profiler window."""
+
+    reason: str
+    ns: int
+
+
+class TimeBudget(Struct):
+    """Where the wall time of the steady-state window went.
+
+    `window_ns` is exactly the sum of all parts plus `unexplained_ns`.
+    """
+
+    window_ns: int
+    parts: tuple[BudgetPart, ...]
+    unexplained_ns: int
+    unexplained_share: float
+    excluded: tuple[ExcludedTime, ...] = ()
+
+
+class SlopeTerm(Struct):
+    """One coefficient of the step-time model, in nanoseconds per unit of `name`."""
+
+    name: str
+    ns_per_unit: float | None
+    low: float | None = None
+    high: float | None = None
+    identifiable: bool = True
+    reason: str | None = None
+
+
+class SlopeFit(Struct):
+    """Step time regressed on executed work; needs no hardware peak."""
+
+    n_steps: int
+    terms: tuple[SlopeTerm, ...]
+    relative_residual: float | None
+    refused: str | None = None
+
+
+class PeakUse(Struct):
+    """How much of a peak the matmul and attention operators of a phase reached."""
+
+    resource: Literal["compute", "memory_bandwidth"]
+    achieved_per_s: float
+    peak_per_s: float
+    use_ratio: float
+    peak_origin: Origin
+    evidence: tuple[str, ...] = ()
+
+
+class PhaseReport(Struct):
+    """One phase: how much of the window it took, and what binds it."""
+
+    phase: Phase
+    steps: int
+    time_ns: int
+    share: float
+    context_tokens: int | None
+    generation_tokens: int | None
+    step_time_p50_ns: int | None
+    step_time_p99_ns: int | None
+    batch_mean: float | None
+    bound: Resource
+    reason: str
+    assigned_ratio: float | None = None
+    peak_use: tuple[PeakUse, ...] = ()
+    slope: SlopeFit | None = None
+    evidence: tuple[str, ...] = ()
+
+
+class Witness(Struct):
+    """One of the three independent views. `agrees` is None when it has nothing to say."""
+
+    name: WitnessName
+    says: BoundClass | None
+    agrees: bool | None
+    text: str
+    evidence: tuple[str, ...] = ()
+
+
+class NotJudged(Struct):
+    """A question left open, with the input that would answer it."""
+
+    topic: str
+    reason: str
+    obtain: str
+
+
+class Verdict(Struct):
+    """The headline. `confidence` is None exactly when `primary` is "undetermined"."""
+
+    primary: BoundClass
+    confidence: Confidence | None
+    secondary: tuple[BoundClass, ...]
+    headline: str
+    reason: str
+    witnesses: tuple[Witness, ...]
+    confidence_reasons: tuple[str, ...] = ()
+    missing: tuple[NotJudged, ...] = ()
+
+
+class ExpectedChange(Struct):
+    """A relative change as a range: low=0.4, high=0.8 means +40 % to +80 %. None: direction only."""
+
+    metric: str
+    direction: Literal["up", "down"]
+    low: float | None = None
+    high: float | None = None
+    origin: Origin = "estimated"
+    note: str = ""
+
+
+class TradeOff(Struct):
+    """One row of the table that stands beside advice when the user gave no latency target."""
+
+    value: int
+    itl_s: float | None
+    throughput_ratio: float | None
+    fits_kv: bool | None
+    extrapolated: bool
+
+
+class Advice(Struct, rename={"from_": "from"}):
+    """A setting to change, what it should bring, who pays, and the command that tests it."""
+
+    id: str
+    setting: str
+    from_: int | float | str | None
+    to: int | float | str
+    from_origin: Origin
+    expected: tuple[ExpectedChange, ...]
+    pays: tuple[ExpectedChange, ...]
+    preconditions: tuple[str, ...]
+    test_arguments: str
+    refuted_if: str
+    trade_off: tuple[TradeOff, ...] = ()
+
+
+class Finding(Struct):
+    """A statement about the run, with what speaks for it and against it.
+
+    Attributes:
+        share: the share of the window that it concerns, 0 to 1; None where it concerns no share.
+        evidence: ids in the report's `evidence`.
+        against: sentences of counter-evidence; never empty, "nothing in this recording speaks against it"
+            must be said in words.
+    """
+
+    id: str
+    rule_version: int
+    severity: Severity
+    title: str
+    text: str
+    phase: Phase | None
+    share: float | None
+    evidence: tuple[str, ...]
+    against: tuple[str, ...]
+    advice: tuple[Advice, ...] = ()
+
+
+class LatencySummary(Struct):
+    """Percentiles of one latency, in seconds."""
+
+    metric: str
+    n: int
+    mean_s: float
+    p50_s: float | None
+    p90_s: float | None
+    p99_s: float | None
+    source: str
+
+
+class SteadyWindow(Struct):
+    """The part of the recording that is judged. Times are CLOCK_MONOTONIC nanoseconds."""
+
+    start_ns: int
+    end_ns: int
+    share_of_recording: float
+    basis: str
+
+
+class Diagnosis(Struct):
+    """Everything the analyzers conclude from one recording."""
+
+    window: SteadyWindow | None
+    time_budget: TimeBudget | None
+    phases: tuple[PhaseReport, ...]
+    latencies: tuple[LatencySummary, ...]
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    not_judged: tuple[NotJudged, ...]
+    evidence: tuple[Evidence, ...]
+    quality_notes: tuple[str, ...] = ()

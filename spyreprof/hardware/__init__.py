@@ -1,0 +1,1 @@
+"""Declared peaks of devices, each number with its source."""

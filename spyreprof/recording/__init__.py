@@ -1,0 +1,1 @@
+"""The recording: the only hand-over between what captures and what concludes."""

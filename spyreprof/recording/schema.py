@@ -1,0 +1,188 @@
+"""What the analyzers are given: tables with units in their column names, and small typed facts beside them.
+
+Column tables are pandas DataFrames. A column that could not be captured is all-missing (pandas NA), never 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from spyreprof.findings import Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A table column: its pandas dtype, how its values came about, and what it means."""
+
+    name: str
+    dtype: str
+    origin: Origin
+    meaning: str
+
+
+# One row per engine step and writer. Source: `steps` shards (step annotations of the engine).
+STEPS: tuple[Column, ...] = (
+    Column("start_ns", "int64", "measured", "step start, CLOCK_MONOTONIC"),
+    Column("end_ns", "int64", "measured", "step end, CLOCK_MONOTONIC"),
+    Column("writer", "string", "measured", "process that ran the step"),
+    Column("rank", "Int64", "measured", "rank of the process; NA where unknown"),
+    Column("source", "string", "measured", "which hook saw it: annotation, module, scheduler"),
+    Column("context_requests", "Int64", "measured", "requests in prefill in this step"),
+    Column("context_tokens", "Int64", "measured", "prompt tokens computed in this step"),
+    Column("context_seq_len_sum", "Int64", "measured", "sum of sequence lengths of the prefills"),
+    Column("context_q_k_sum", "Int64", "measured", "sum of query x key lengths of the prefills"),
+    Column("generation_requests", "Int64", "measured", "requests in decode in this step"),
+    Column("generation_tokens", "Int64", "measured", "tokens generated in this step"),
+    Column("generation_seq_len_sum", "Int64", "measured", "sum of sequence lengths of the decodes"),
+    Column("compiles", "Int64", "measured", "compilations that ran inside the step"),
+    Column("profiled", "boolean", "measured", "a profiler window was open"),
+    Column("phase", "string", "derived", "prefill, decode or mixed; NA where tokens are unknown"),
+)
+
+# One row per request. Source: a load generator's result file.
+REQUESTS: tuple[Column, ...] = (
+    Column("arrival_ns", "Int64", "measured", "request sent by the client, CLOCK_MONOTONIC; NA where unknown"),
+    Column("prompt_tokens", "Int64", "measured", "prompt length"),
+    Column("output_tokens", "Int64", "measured", "tokens received"),
+    Column("ttft_ns", "Int64", "measured", "time to first token, as the client saw it"),
+    Column("e2e_ns", "Int64", "measured", "time to the last token, as the client saw it"),
+    Column("itl_mean_ns", "Float64", "measured", "mean gap between tokens; NA with fewer than two tokens"),
+    Column("itl_max_ns", "Float64", "measured", "largest gap between tokens"),
+    Column("failed", "boolean", "measured", "the request did not complete"),
+    Column("source", "string", "measured", "file kind it came from"),
+)
+
+# One row per changed sample of a polled /metrics page, carried forward by the reader.
+COUNTERS: tuple[Column, ...] = (
+    Column("time_ns", "int64", "measured", "time of the poll, CLOCK_MONOTONIC"),
+    Column("endpoint", "int64", "measured", "which polled address, numbered"),
+    Column("name", "string", "measured", "sample name, e.g. vllm:num_requests_running"),
+    Column("labels", "string", "measured", "labels as sorted JSON"),
+    Column("value", "float64", "measured", "sample value"),
+)
+
+# One row per second and process. Source: `usage` shards.
+USAGE: tuple[Column, ...] = (
+    Column("time_ns", "int64", "measured", "time of the sample, CLOCK_MONOTONIC"),
+    Column("pid", "int64", "measured", "process id"),
+    Column("tid", "Int64", "measured", "thread id; NA on the row of the whole process"),
+    Column("cpu_ns", "int64", "measured", "user and system time so far"),
+    Column("rss_bytes", "Int64", "measured", "resident memory; NA on thread rows"),
+)
+
+OperatorKind = Literal["matmul", "attention", "elementwise", "copy", "communication", "other"]
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTime:
+    """Self time of one kind of operator within one profiled step.
+
+    Attributes:
+        ns: time, each nanosecond counted once.
+        count: number of operators.
+        flops: floating-point operations, or None where shapes or a formula are missing.
+        bytes: bytes that must be read and written once, or None likewise.
+        ns_with_model: the part of `ns` whose operators have both `flops` and `bytes`.
+    """
+
+    kind: OperatorKind
+    ns: int
+    count: int
+    flops: int | None
+    bytes: int | None
+    ns_with_model: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProfiledStep:
+    """One engine step as the device trace saw it.
+
+    `start_ns` and `end_ns` are on the recording's clock. For a CPU device the operators are the leaf CPU operators of
+    the step's thread; for an accelerator they are its kernels and copies, and `device_busy_ns` is the union.
+
+    `gap_ns` is time within the step in which no operator ran on the step's thread.
+    """
+
+    window: int
+    start_ns: int
+    end_ns: int
+    context_requests: int
+    context_tokens: int
+    generation_requests: int
+    generation_tokens: int
+    device_kind: str
+    operator_count: int
+    operators: tuple[OperatorTime, ...]
+    gap_ns: int
+    device_busy_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """A ceiling of the machine, with where it came from.
+
+    `before` and `after` are the two measurements around the run; None where only one source exists.
+    """
+
+    resource: Literal["compute", "memory_bandwidth", "dispatch"]
+    value: float
+    unit: str  # "flop/s", "bytes/s", "ns/operator"
+    origin: Origin
+    source: str
+    before: float | None = None
+    after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What the hooks learned of the model. None where unknown."""
+
+    parameter_bytes: int | None = None
+    embedding_bytes: int | None = None
+    dtype: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """Engine settings in force, read from live objects or the engine's own metrics, never from argv."""
+
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    kv_blocks: int | None = None
+    block_size: int | None = None
+    prefix_caching: bool | None = None
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A stretch of the recording's clock with a reason, e.g. the pause of a profiler window."""
+
+    start_ns: int
+    end_ns: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class AnalysisInputs:
+    """Everything that analyzers may look at. No argv, no file names, no model names."""
+
+    steps: pd.DataFrame
+    requests: pd.DataFrame
+    counters: pd.DataFrame
+    usage: pd.DataFrame
+    recording_start_ns: int
+    recording_end_ns: int
+    finished: bool
+    profiled_steps: tuple[ProfiledStep, ...] = ()
+    pauses: tuple[Interval, ...] = ()
+    compiles: tuple[Interval, ...] = ()
+    peaks: tuple[Peak, ...] = ()
+    model: ModelFacts = field(default_factory=ModelFacts)
+    settings: EngineSettings = field(default_factory=EngineSettings)
+    device_kind: str | None = None
+    cpu_count: int | None = None

@@ -1,0 +1,1 @@
+"""The report: its model, schema, redaction and renderers."""

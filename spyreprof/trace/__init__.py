@@ -1,0 +1,1 @@
+"""Profiler traces; one door: `spyreprof.trace.reader.read(path)`."""
