@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from spyreprof.findings import Origin
+    from spyreprof.trace.profiled import ProfiledStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,53 +74,6 @@ USAGE: tuple[Column, ...] = (
     Column("cpu_ns", "int64", "measured", "user and system time so far"),
     Column("rss_bytes", "Int64", "measured", "resident memory; NA on thread rows"),
 )
-
-OperatorKind = Literal["matmul", "attention", "elementwise", "copy", "communication", "other"]
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorTime:
-    """Self time of one kind of operator within one profiled step.
-
-    Attributes:
-        ns: time, each nanosecond counted once.
-        count: number of operators.
-        flops: floating-point operations, or None where shapes or a formula are missing.
-        bytes: bytes that must be read and written once, or None likewise.
-        ns_with_model: the part of `ns` whose operators have both `flops` and `bytes`.
-    """
-
-    kind: OperatorKind
-    ns: int
-    count: int
-    flops: int | None
-    bytes: int | None
-    ns_with_model: int
-
-
-@dataclass(frozen=True, slots=True)
-class ProfiledStep:
-    """One engine step as the device trace saw it.
-
-    `start_ns` and `end_ns` are on the recording's clock. For a CPU device the operators are the leaf CPU operators of
-    the step's thread; for an accelerator they are its kernels and copies, and `device_busy_ns` is the union.
-
-    `gap_ns` is time within the step in which no operator ran on the step's thread.
-    """
-
-    window: int
-    start_ns: int
-    end_ns: int
-    context_requests: int
-    context_tokens: int
-    generation_requests: int
-    generation_tokens: int
-    device_kind: str
-    operator_count: int
-    operators: tuple[OperatorTime, ...]
-    gap_ns: int
-    device_busy_ns: int | None
-
 
 @dataclass(frozen=True, slots=True)
 class Peak:
