@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from spyreprof.findings import Diagnosis
     from spyreprof.recording.schema import AnalysisInputs
+    from spyreprof.rules import RuleBook
     from spyreprof_analyzers.diagnose import Targets
     from spyreprof_collectors.launcher import RecordOptions
 
@@ -23,7 +24,14 @@ def record(options: RecordOptions) -> int:
 
 def diagnose(inputs: AnalysisInputs, targets: Targets | None = None) -> Diagnosis:
     """Run every analyzer over one recording."""
+    from spyreprof.rules import load_rules
     from spyreprof_analyzers.diagnose import Targets, diagnose
-    from spyreprof_analyzers.rules import load_rules
 
     return diagnose(inputs, load_rules(), targets or Targets())
+
+
+def rules() -> RuleBook:
+    """The built-in rules."""
+    from spyreprof.rules import load_rules
+
+    return load_rules()

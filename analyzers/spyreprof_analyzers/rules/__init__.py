@@ -1,0 +1,1 @@
+"""Rule files (TOML). `spyreprof.rules` reads them; nothing here is code."""
