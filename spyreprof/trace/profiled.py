@@ -36,17 +36,21 @@ class ProfiledStep:
     the step's thread; for an accelerator they are its kernels and copies, and `device_busy_ns` is the union.
 
     `gap_ns` is time within the step in which no operator ran on the step's thread.
+
+    Request and token counts are None where the step's name does not carry them (SGLang's mixed steps).
+    `device_busy_ns` is None when the capture holds no device events.
     """
 
     window: int
     start_ns: int
     end_ns: int
-    context_requests: int
-    context_tokens: int
-    generation_requests: int
-    generation_tokens: int
+    context_requests: int | None
+    context_tokens: int | None
+    generation_requests: int | None
+    generation_tokens: int | None
     device_kind: str
     operator_count: int
     operators: tuple[OperatorTime, ...]
     gap_ns: int
     device_busy_ns: int | None
+    writer: str | None = None

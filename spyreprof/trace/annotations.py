@@ -1,0 +1,119 @@
+"""The names that serving engines give to their steps, and what such a name says.
+
+vLLM wraps each worker step in `record_function` with one of three spellings, SGLang with a fourth. A name counts
+only when it matches a spelling completely: `execute_tool_call` of some other program is not a step.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+StepPhase = Literal["prefill", "decode", "mixed"]
+
+
+class StepWork(NamedTuple):
+    """What one step had to do. Counts are None where the name does not carry them.
+
+    `phase` is None when the name does not tell prefill from decode, or when nothing was scheduled.
+    """
+
+    context_requests: int | None
+    context_tokens: int | None
+    context_seq_len_sum: int | None
+    context_q_k_sum: int | None
+    generation_requests: int | None
+    generation_tokens: int | None
+    generation_seq_len_sum: int | None
+    phase: StepPhase | None
+
+
+# Twelve digits bound every count far above any real step and far below int64.
+_N = r"(\d{1,12})"
+# The sums of squared query x key lengths of a million-token prompt need more.
+_SUM = r"(\d{1,18})"
+
+_VLLM_DETAILED = re.compile(
+    rf"execute_{_N}_context_{_N}\(sq{_N}sk{_SUM}sqsq{_SUM}sqsk{_SUM}\)"
+    rf"_generation_{_N}\(sq{_N}sk{_SUM}sqsq{_SUM}sqsk{_SUM}\)"
+)
+_VLLM_SIMPLE = re.compile(rf"execute_context_{_N}\({_N}\)_generation_{_N}\({_N}\)")
+_VLLM_OLD = re.compile(rf"execute_new_{_N}_cached_{_N}")
+# SGLang leaves `toks` out where it equals the batch size (decode) or is not known (mixed).
+_SGLANG = re.compile(rf"step\[(EXTEND|DECODE|MIXED) bs={_N}(?: toks={_N})?\]")
+
+
+def parse_step_name(name: str) -> StepWork | None:
+    """Read a step name; None when it is not one."""
+    # The prefixes are tested first because most names in a trace are operators.
+    if name.startswith("execute_"):
+        for pattern, read in _VLLM_SPELLINGS:
+            match = pattern.fullmatch(name)
+            if match:
+                return read(match)
+        return None
+    if name.startswith("step["):
+        match = _SGLANG.fullmatch(name)
+        if match:
+            return _sglang(match)
+    return None
+
+
+def _vllm_detailed(match: re.Match[str]) -> StepWork:
+    (_total, n_context, context_q, context_k, _qq, context_qk) = map(int, match.groups()[:6])
+    (n_generation, generation_q, generation_k) = map(int, match.groups()[6:9])
+    return StepWork(
+        n_context,
+        context_q,
+        context_k,
+        context_qk,
+        n_generation,
+        generation_q,
+        generation_k,
+        _phase(context_q, n_generation),
+    )
+
+
+def _vllm_simple(match: re.Match[str]) -> StepWork:
+    n_context, context_tokens, n_generation, generation_tokens = map(int, match.groups())
+    return StepWork(
+        n_context,
+        context_tokens,
+        None,
+        None,
+        n_generation,
+        generation_tokens,
+        None,
+        _phase(context_tokens, n_generation),
+    )
+
+
+def _vllm_old(_match: re.Match[str]) -> StepWork:
+    # "cached" mixes decodes with every prefill chunk after the first: neither count nor phase can be told.
+    return StepWork(None, None, None, None, None, None, None, None)
+
+
+def _sglang(match: re.Match[str]) -> StepWork:
+    mode, batch = match.group(1), int(match.group(2))
+    tokens = int(match.group(3)) if match.group(3) else None
+    if mode == "DECODE":
+        return StepWork(0, 0, 0, 0, batch, batch if tokens is None else tokens, None, _phase(0, batch))
+    if mode == "EXTEND":
+        return StepWork(batch, tokens, None, None, 0, 0, 0, "prefill" if batch else None)
+    return StepWork(None, None, None, None, None, None, None, "mixed")
+
+
+_VLLM_SPELLINGS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], StepWork]], ...] = (
+    (_VLLM_DETAILED, _vllm_detailed),
+    (_VLLM_SIMPLE, _vllm_simple),
+    (_VLLM_OLD, _vllm_old),
+)
+
+
+def _phase(context_tokens: int, generation_requests: int) -> StepPhase | None:
+    if context_tokens and generation_requests:
+        return "mixed"
+    if context_tokens:
+        return "prefill"
+    return "decode" if generation_requests else None
