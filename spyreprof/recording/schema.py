@@ -46,7 +46,9 @@ STEPS: tuple[Column, ...] = (
 
 # One row per request. Source: a load generator's result file.
 REQUESTS: tuple[Column, ...] = (
-    Column("arrival_ns", "Int64", "measured", "request sent by the client, CLOCK_MONOTONIC; NA where unknown"),
+    Column(
+        "arrival_ns", "Int64", "measured", "request sent by the client, CLOCK_MONOTONIC; NA where unknown"
+    ),
     Column("prompt_tokens", "Int64", "measured", "prompt length"),
     Column("output_tokens", "Int64", "measured", "tokens received"),
     Column("ttft_ns", "Int64", "measured", "time to first token, as the client saw it"),
@@ -74,6 +76,7 @@ USAGE: tuple[Column, ...] = (
     Column("cpu_ns", "int64", "measured", "user and system time so far"),
     Column("rss_bytes", "Int64", "measured", "resident memory; NA on thread rows"),
 )
+
 
 @dataclass(frozen=True, slots=True)
 class Peak:

@@ -1,0 +1,167 @@
+"""Typed rows of the shards. `layout.py` names the files, `docs/recording.md` describes the rows for readers.
+
+Keys that a row has beyond these are ignored, so that an older reader takes a newer recorder's rows.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+# Every number goes into int64 columns.
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Nanoseconds = Count
+
+
+class OpenRow(msgspec.Struct):
+    """A process began to be recorded; also its first anchor."""
+
+    t: Nanoseconds
+    epoch_ns: Nanoseconds
+    pid: Count | None = None
+    ppid: Count | None = None
+    python: str | None = None
+    how: str | None = None
+
+
+class AnchorRow(msgspec.Struct):
+    """Both clocks read at one moment."""
+
+    t: Nanoseconds
+    epoch_ns: Nanoseconds
+
+
+class VersionsRow(msgspec.Struct):
+    """Versions of the packages that matter, None where absent."""
+
+    t: Nanoseconds
+    torch: str | None = None
+    vllm: str | None = None
+
+
+class TorchRow(msgspec.Struct):
+    """How torch was set up when steps ran."""
+
+    t: Nanoseconds
+    threads: Count | None = None
+    interop_threads: Count | None = None
+    affinity: list[int] | None = None
+    device_kind: str | None = None
+    cuda_built: bool | None = None
+
+
+class HookRow(msgspec.Struct):
+    """The state of one hook of the agent."""
+
+    t: Nanoseconds
+    name: str
+    state: Literal["ok", "missing", "failed", "disabled"]
+    reason: str | None = None
+
+
+class CloseRow(msgspec.Struct):
+    """The process ended in a way that let it say so."""
+
+    t: Nanoseconds
+    how: str | None = None
+
+
+class StepRow(msgspec.Struct):
+    """One engine step."""
+
+    t0: Nanoseconds
+    t1: Nanoseconds
+    n: str
+    c: Count = 0
+    p: Count = 0
+
+
+class ModuleRow(msgspec.Struct):
+    """An outermost module that was called inside steps. `embedding_bytes` are part of `parameter_bytes`."""
+
+    t: Nanoseconds
+    calls: Count | None = None
+    parameter_bytes: dict[str, Count] | None = None
+    embedding_bytes: Count | None = None
+
+
+class WindowRow(msgspec.Struct):
+    """One profiler window, or one refusal of one.
+
+    Times: opening began, recording began, recording ended, the program went on.
+    """
+
+    state: str
+    n: Count | None = None
+    t0: Nanoseconds | None = None
+    t1: Nanoseconds | None = None
+    t2: Nanoseconds | None = None
+    t3: Nanoseconds | None = None
+    steps: Count | None = None
+    operators: Count | None = None
+    file: str | None = None
+    reason: str | None = None
+
+
+class CompileRow(msgspec.Struct):
+    """One compilation by Dynamo."""
+
+    t0: Nanoseconds
+    t1: Nanoseconds
+
+
+class UsageRow(msgspec.Struct):
+    """Processor time and memory of one process and its busiest threads: [thread id, name, cpu_ns]."""
+
+    t: Nanoseconds
+    pid: Count
+    cpu_ns: Count
+    rss_bytes: Count | None = None
+    threads: list[tuple[Count, str, Count]] = []
+
+
+class SystemRow(msgspec.Struct):
+    """Processor time of the whole machine since boot."""
+
+    t: Nanoseconds
+    cpu_total_ns: Count | None = None
+    cpu_idle_ns: Count | None = None
+    steal_ns: Count | None = None
+
+
+class MetricsRow(msgspec.Struct):
+    """One poll of a /metrics page: the whole page, or the samples that changed."""
+
+    t: Nanoseconds
+    lines: list[str]
+    endpoint: Count = 0
+    full: bool = False
+
+
+class CalibrationResult(msgspec.Struct):
+    """Peaks measured with one number of threads."""
+
+    threads: Count
+    gemm_flops_per_s: dict[str, float] | None = None
+    read_bytes_per_s: float | None = None
+    dispatch_ns_per_operator: float | None = None
+
+
+class Calibration(msgspec.Struct):
+    """Peaks measured on the machine before or after the program ran."""
+
+    t: Nanoseconds | None = None
+    results: list[CalibrationResult] = []
+    error: str | None = None
+
+
+class BenchResult(msgspec.Struct):
+    """A load generator's result in the form of `vllm bench serve`: lists with one entry per request."""
+
+    input_lens: list[int | None] | None = None
+    output_lens: list[int | None] | None = None
+    ttfts: list[float | None] | None = None
+    itls: list[list[float] | None] | None = None
+    start_times: list[float | None] | None = None
+    errors: list[bool | str | None] | None = None
