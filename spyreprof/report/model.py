@@ -1,0 +1,181 @@
+"""The report: what is attached to a ticket, and what every renderer draws from.
+
+The JSON is this model, field for field. Names that scripts rely on: `schema_version`, `verdict.primary`,
+`verdict.confidence`, `verdict.secondary`, `quality`, `time_budget`, `phases`,
+`findings[].advice[].setting/from/to`, `not_judged`, `evidence`. Units stand in names, ratios run from 0 to 1,
+absent is None and never 0.
+
+Fields of type `Public` hold text that came from outside and was let through by `spyreprof.report.redact`, the
+only module that makes such values. The type checker refuses a plain string in their place.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NewType
+
+# At run time the analysers' structs are fields here, so that this import is not for type checking only.
+from spyreprof.findings import (
+    Evidence,
+    Finding,
+    LatencySummary,
+    NotJudged,
+    PhaseReport,
+    SteadyWindow,
+    Struct,
+    TimeBudget,
+    Verdict,
+)
+
+SCHEMA_VERSION = 1
+
+Public = NewType("Public", str)
+
+
+class Producer(Struct, frozen=True, kw_only=True):
+    """The program that wrote the report."""
+
+    name: str
+    version: str
+
+
+class Exit(Struct, frozen=True, kw_only=True):
+    """How the recorded program ended: exactly one of the two is set."""
+
+    code: int | None = None
+    signal: int | None = None
+
+
+class Repeat(Struct, frozen=True, kw_only=True):
+    """Which of several recordings of the same command this is, counted from 1."""
+
+    k: int
+    of: int
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """The recorded run.
+
+    Attributes:
+        run_id: identifier that the recorder drew.
+        started: UTC, ISO 8601, from the manifest.
+        duration_s: start to end of the recorded program; None when the recording was cut off.
+        exit: None when the end was not seen.
+        finished: the recorder saw the end of the program.
+        command_redacted: the command with everything removed that is not on the allow-list.
+        command_complete: nothing was removed, so the command can be typed again as it stands.
+    """
+
+    run_id: Public | None
+    started: str | None
+    duration_s: float | None
+    exit: Exit | None
+    finished: bool
+    command_redacted: Public | None
+    command_complete: bool
+    repeat: Repeat | None = None
+
+
+class Spread(Struct, frozen=True, kw_only=True):
+    """Mean and extremes of a quantity over the steps of the window."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class Conditions(Struct, frozen=True, kw_only=True):
+    """What every rate in the report depends on. None is printed as `unknown`.
+
+    Attributes:
+        hardware: processor or accelerator.
+        device_kind: "cpu", "cuda", "spyre", ...
+        parameter_bytes: size of the model's parameters in memory.
+        batch: generation requests per step that decodes.
+        context: tokens per request in steps that decode.
+        software: versions by package name; None when none was captured.
+    """
+
+    hardware: Public | None
+    device_kind: Public | None
+    device_count: int | None
+    model: Public | None
+    parameter_bytes: int | None
+    precision: Public | None
+    batch: Spread | None
+    context: Spread | None
+    quantisation: Public | None
+    software: dict[str, Public] | None
+
+
+class Input(Struct, frozen=True, kw_only=True):
+    """One input and how much of it was read. A count that does not apply is left out of `counts`."""
+
+    kind: Literal["recording", "torch_trace", "metrics", "request_log", "benchmark"]
+    counts: dict[str, int]
+
+
+class CollectorState(Struct, frozen=True, kw_only=True):
+    """What one collector brought, and if it brought less than everything, why and how to get the rest."""
+
+    name: Public
+    state: Literal["ok", "partial", "unavailable"]
+    reason: Public | None = None
+    obtain: Public | None = None
+
+
+class Coverage(Struct, frozen=True, kw_only=True):
+    """How much was seen. None where it could not be counted.
+
+    Attributes:
+        processes: profiled processes of the recording.
+        processes_closed: those that wrote a closing row.
+        steps: engine steps of the whole recording.
+        profiled_steps: steps with a device trace.
+        assigned_ratio: share of profiled steps' time that was assigned to a resource, least of all phases.
+        requests: requests seen by a load generator.
+        metric_polls: times at which the engine's metrics were read.
+    """
+
+    processes: int | None
+    processes_closed: int | None
+    steps: int | None
+    profiled_steps: int | None
+    assigned_ratio: float | None
+    requests: int | None
+    metric_polls: int | None
+
+
+class Quality(Struct, frozen=True, kw_only=True):
+    """What can be trusted: sentences for people, states and counts for scripts."""
+
+    notes: tuple[Public, ...]
+    collectors: tuple[CollectorState, ...]
+    coverage: Coverage
+
+
+class RedactionSummary(Struct, frozen=True, kw_only=True):
+    """How much foreign text was withheld, by kind. The same text counts once."""
+
+    policy: Literal["default_deny"]
+    removed: dict[str, int]
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """One diagnosis of one run, complete and redacted."""
+
+    schema_version: int
+    producer: Producer
+    report_id: str
+    run: Run
+    conditions: Conditions
+    inputs: tuple[Input, ...]
+    quality: Quality
+    redaction: RedactionSummary
+    window: SteadyWindow | None
+    time_budget: TimeBudget | None
+    phases: tuple[PhaseReport, ...]
+    latencies: tuple[LatencySummary, ...]
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    not_judged: tuple[NotJudged, ...]
+    evidence: tuple[Evidence, ...]

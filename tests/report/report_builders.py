@@ -1,0 +1,357 @@
+"""A report of a decode run with every part filled in; a test changes only what it is about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from spyreprof.findings import (
+    Advice,
+    BudgetPart,
+    Evidence,
+    ExcludedTime,
+    ExpectedChange,
+    Finding,
+    LatencySummary,
+    NotJudged,
+    PeakUse,
+    PhaseReport,
+    SlopeFit,
+    SlopeTerm,
+    SteadyWindow,
+    TimeBudget,
+    TradeOff,
+    Verdict,
+    Witness,
+)
+from spyreprof.report.model import (
+    CollectorState,
+    Conditions,
+    Coverage,
+    Exit,
+    Input,
+    Producer,
+    Public,
+    Quality,
+    RedactionSummary,
+    Report,
+    Run,
+    Spread,
+)
+
+EVIDENCE = (
+    Evidence(
+        id="e1",
+        metric="decode.matmul.memory_bandwidth_use",
+        value=0.823,
+        unit="ratio",
+        origin="derived",
+        n=4,
+        low=0.79,
+        high=0.85,
+        method="bytes of weights read over the time inside matmul operators, over the measured peak",
+        source="profiler window 1",
+    ),
+    Evidence(
+        id="e2",
+        metric="decode.batch_mean",
+        value=6.1,
+        unit="requests",
+        origin="measured",
+        n=1204,
+        method="mean of generation requests over decode steps",
+        source="engine steps",
+    ),
+    Evidence(
+        id="e3",
+        metric="waiting_requests.p95",
+        value=23,
+        unit="requests",
+        origin="measured",
+        n=84,
+        method="95th percentile of vllm:num_requests_waiting",
+        source="metrics",
+    ),
+    Evidence(
+        id="e4",
+        metric="kv_usage.max",
+        value=0.38,
+        unit="ratio",
+        origin="measured",
+        n=84,
+        method="maximum of vllm:kv_cache_usage_perc",
+        source="metrics",
+    ),
+    Evidence(
+        id="e5",
+        metric="decode.slope.fixed_cost",
+        value=21_400_000,
+        unit="ns",
+        origin="estimated",
+        n=1204,
+        low=20_900_000.0,
+        high=21_800_000.0,
+        method="intercept of step time over executed work",
+        source="engine steps",
+    ),
+    Evidence(
+        id="e6",
+        metric="queue_time.p99",
+        value=None,
+        unit="s",
+        origin="measured",
+        method="the engine exports no queue time histogram",
+        source="metrics",
+    ),
+)
+
+BATCH_ADVICE = Advice(
+    id="max_num_seqs",
+    setting="max_num_seqs",
+    from_=8,
+    to=16,
+    from_origin="measured",
+    expected=(
+        ExpectedChange(metric="output_tokens_per_s", direction="up", low=0.45, high=0.8),
+        ExpectedChange(metric="queue_time_p99", direction="down", note="the queue empties"),
+    ),
+    pays=(ExpectedChange(metric="itl_p50", direction="up", low=0.04, high=0.15),),
+    preconditions=("The KV cache holds 21 sequences of the observed lengths.",),
+    test_arguments="--max-num-seqs 16",
+    refuted_if="ITL p50 rises by more than 25 %, or KV cache use exceeds 90 %.",
+    trade_off=(
+        TradeOff(value=8, itl_s=0.0412, throughput_ratio=1.0, fits_kv=True, extrapolated=False),
+        TradeOff(value=16, itl_s=0.0446, throughput_ratio=1.62, fits_kv=True, extrapolated=True),
+        TradeOff(value=32, itl_s=None, throughput_ratio=None, fits_kv=False, extrapolated=True),
+    ),
+)
+
+FINDINGS = (
+    Finding(
+        id="SPY-DEC-002",
+        rule_version=1,
+        severity="high",
+        title="Decode batch is too small for the weights it reads",
+        text="Each decode step reads all weights for 6.10 requests on average while 23 wait.",
+        phase="decode",
+        share=0.71,
+        evidence=("e1", "e2", "e3", "e4"),
+        against=("Padding to the next bucket could eat part of the gain.",),
+        advice=(BATCH_ADVICE,),
+    ),
+    Finding(
+        id="SPY-QUE-001",
+        rule_version=1,
+        severity="medium",
+        title="Requests wait although the KV cache has room",
+        text="23 requests wait at the 95th percentile.",
+        phase=None,
+        share=None,
+        evidence=("e3", "e4"),
+        against=("Nothing in this recording speaks against it.",),
+    ),
+    Finding(
+        id="SPY-INT-001",
+        rule_version=1,
+        severity="low",
+        title="Prefill interrupts decode",
+        text="Mixed steps take longer than decode steps.",
+        phase="mixed",
+        share=0.021,
+        evidence=("e5",),
+        against=("Nothing in this recording speaks against it.",),
+    ),
+    Finding(
+        id="SPY-HOS-001",
+        rule_version=1,
+        severity="info",
+        title="A fixed cost per step remains",
+        text="The intercept of the step time is 21.4 ms.",
+        phase="decode",
+        share=0.012,
+        evidence=("e5", "e6"),
+        against=("Nothing in this recording speaks against it.",),
+    ),
+)
+
+BUDGET = TimeBudget(
+    window_ns=42_000_000_003,
+    parts=(
+        BudgetPart(id="prefill.device_compute", ns=6_132_000_000, share=0.146, origin="derived"),
+        BudgetPart(id="decode.device_compute", ns=24_402_000_001, share=0.581, origin="derived"),
+        BudgetPart(id="decode.host", ns=3_864_000_000, share=0.092, origin="estimated"),
+        BudgetPart(id="mixed.device_compute", ns=882_000_001, share=0.021, origin="derived"),
+        BudgetPart(id="scheduler_gap", ns=3_318_000_000, share=0.079, origin="measured"),
+        BudgetPart(id="no_load", ns=0, share=0.0, origin="measured"),
+    ),
+    unexplained_ns=3_402_000_001,
+    unexplained_share=0.081,
+    excluded=(
+        ExcludedTime(reason="warm-up", ns=11_300_000_000),
+        ExcludedTime(reason="profiler window", ns=840_000_000),
+    ),
+)
+
+PHASES = (
+    PhaseReport(
+        phase="prefill",
+        steps=97,
+        time_ns=6_132_000_000,
+        share=0.146,
+        context_tokens=49_664,
+        generation_tokens=0,
+        step_time_p50_ns=61_900_000,
+        step_time_p99_ns=94_200_000,
+        batch_mean=None,
+        bound="compute",
+        reason="matmul reaches 78 % of the measured compute peak and 12 % of the bandwidth peak",
+        assigned_ratio=0.94,
+    ),
+    PhaseReport(
+        phase="decode",
+        steps=1204,
+        time_ns=28_266_000_001,
+        share=0.673,
+        context_tokens=0,
+        generation_tokens=7344,
+        step_time_p50_ns=23_100_000,
+        step_time_p99_ns=29_700_000,
+        batch_mean=6.1,
+        bound="memory_bandwidth",
+        reason="matmul reads weights at 82.3 % of the measured bandwidth and does 4 % of the compute peak",
+        assigned_ratio=0.912,
+        peak_use=(
+            PeakUse(
+                resource="memory_bandwidth",
+                achieved_per_s=6.5e9,
+                peak_per_s=7.9e9,
+                use_ratio=0.823,
+                peak_origin="measured",
+                evidence=("e1",),
+            ),
+        ),
+        slope=SlopeFit(
+            n_steps=1204,
+            terms=(
+                SlopeTerm(name="intercept", ns_per_unit=21_400_000.0, low=20_900_000.0, high=21_800_000.0),
+                SlopeTerm(
+                    name="generation_requests",
+                    ns_per_unit=None,
+                    identifiable=False,
+                    reason="the batch hardly changed",
+                ),
+            ),
+            relative_residual=0.04,
+        ),
+        evidence=("e2", "e5"),
+    ),
+)
+
+VERDICT = Verdict(
+    primary="decode_bandwidth_bound",
+    confidence="high",
+    secondary=("queue_bound",),
+    headline="Decode is bound by memory bandwidth: it reads weights at 82.3 % of the measured peak.",
+    reason="Decode takes 67.3 % of the window, and its matmul operators run at the bandwidth peak.",
+    witnesses=(
+        Witness(
+            name="device_trace",
+            says="decode_bandwidth_bound",
+            agrees=True,
+            text="bandwidth use is high and compute use is low",
+            evidence=("e1",),
+        ),
+        Witness(
+            name="engine",
+            says="queue_bound",
+            agrees=False,
+            text="23 requests wait while the batch is full",
+            evidence=("e3",),
+        ),
+        Witness(name="requests", says=None, agrees=None, text="no request log in this recording"),
+    ),
+    confidence_reasons=(
+        "Two-sided use of measured peaks.",
+        "Peaks before and after the run differ by 3 %.",
+    ),
+)
+
+
+def finished_report(**changes: Any) -> Report:
+    """A decode run of 61.3 s, 42 s of it steady, with four findings."""
+    report = Report(
+        schema_version=1,
+        producer=Producer(name="spyreprof", version="0.1.0"),
+        report_id="",
+        run=Run(
+            run_id=Public("7f3a01c2"),
+            started="2026-11-30T12:00:00Z",
+            duration_s=61.3,
+            exit=Exit(code=0),
+            finished=True,
+            command_redacted=Public("python samples/serve.py --scenario decode --seed 7"),
+            command_complete=True,
+        ),
+        conditions=Conditions(
+            hardware=Public("Intel(R) Xeon(R) Platinum 8481C"),
+            device_kind=Public("cpu"),
+            device_count=1,
+            model=None,
+            parameter_bytes=403_177_472,
+            precision=Public("float32"),
+            batch=Spread(mean=6.1, low=1.0, high=8.0),
+            context=Spread(mean=312.4, low=64.0, high=512.0),
+            quantisation=None,
+            software={"python": Public("3.11.7"), "torch": Public("2.13.0+cpu")},
+        ),
+        inputs=(Input(kind="recording", counts={"steps": 1412, "requests": 35, "cut_lines": 0}),),
+        quality=Quality(
+            notes=(Public("Process 4711 ended without a closing row."),),
+            collectors=(
+                CollectorState(name=Public("steps"), state="ok"),
+                CollectorState(
+                    name=Public("profiler"),
+                    state="partial",
+                    reason=Public("the window closed after 2 of 4 steps"),
+                    obtain=Public("Record for longer."),
+                ),
+            ),
+            coverage=Coverage(
+                processes=1,
+                processes_closed=0,
+                steps=1412,
+                profiled_steps=4,
+                assigned_ratio=0.912,
+                requests=35,
+                metric_polls=118,
+            ),
+        ),
+        redaction=RedactionSummary(policy="default_deny", removed={"path": 1}),
+        window=SteadyWindow(
+            start_ns=1_000_000_000_000,
+            end_ns=1_042_000_000_003,
+            share_of_recording=0.685,
+            basis="step times and batch are stationary from second 12 on",
+        ),
+        time_budget=BUDGET,
+        phases=PHASES,
+        latencies=(
+            LatencySummary(
+                metric="ttft", n=35, mean_s=1.2, p50_s=0.84, p90_s=2.9, p99_s=3.9, source="client"
+            ),
+            LatencySummary(
+                metric="itl", n=7344, mean_s=0.0431, p50_s=0.0412, p90_s=0.061, p99_s=None, source="client"
+            ),
+        ),
+        verdict=VERDICT,
+        findings=FINDINGS,
+        not_judged=(
+            NotJudged(
+                topic="interconnect", reason="One device has none.", obtain="Record on several devices."
+            ),
+            NotJudged(topic="cost", reason="No price was given.", obtain="A later release takes a price."),
+        ),
+        evidence=EVIDENCE,
+    )
+    return msgspec.structs.replace(report, **changes)
