@@ -8,18 +8,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from spyreprof.findings import Diagnosis
     from spyreprof.recording.schema import AnalysisInputs
     from spyreprof.rules import RuleBook
     from spyreprof_analyzers.diagnose import Targets
+
+
+def record(
+    command: Sequence[str],
+    *,
+    out: Path | None = None,
+    window_steps: int | None = 4,
+    metrics_url: str | None = None,
+    duration_s: float | None = None,
+    calibrate: bool = True,
+    quiet: bool = False,
+) -> int:
+    """Run a program under the recorder; the value is the exit code to leave with.
+
+    `window_steps` None opens no profiler window; `duration_s` None waits for the program's own end.
+    """
     from spyreprof_collectors.launcher import RecordOptions
-
-
-def record(options: RecordOptions) -> int:
-    """Run a program under the recorder; the value is the exit code to leave with."""
     from spyreprof_collectors.launcher import record as run
 
-    return run(options)
+    return run(RecordOptions(tuple(command), out, window_steps, metrics_url, duration_s, calibrate, quiet))
 
 
 def diagnose(inputs: AnalysisInputs, targets: Targets | None = None) -> Diagnosis:

@@ -1,0 +1,60 @@
+"""`spyreprof record`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spyreprof import registry
+from spyreprof.errors import UserError
+
+
+def command(
+    program: Annotated[
+        list[str], typer.Argument(metavar="-- CMD...", help="The program, exactly as without us.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Recording folder to make; default ./NAME-TIME.spyreprof.", metavar="DIR"),
+    ] = None,
+    profile_window: Annotated[
+        str, typer.Option(help="steps=N: one torch.profiler window of N steps once steady; off: none.")
+    ] = "steps=4",
+    metrics_url: Annotated[
+        str | None, typer.Option(help="Prometheus page to poll; default: found by itself.", metavar="URL")
+    ] = None,
+    duration: Annotated[
+        float | None,
+        typer.Option(help="End the program with SIGTERM after this many seconds.", metavar="S", min=0.0),
+    ] = None,
+    calibrate: Annotated[
+        bool,
+        typer.Option("--calibrate/--no-calibrate", help="Measure this machine's peaks before and after."),
+    ] = True,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing of our own.")] = False,
+) -> None:
+    """Run a program unchanged and keep a recording of it. Exits as the program does."""
+    code = registry.record(
+        program,
+        out=out,
+        window_steps=_window_steps(profile_window),
+        metrics_url=metrics_url,
+        duration_s=duration,
+        calibrate=calibrate,
+        quiet=quiet,
+    )
+    sys.exit(code)
+
+
+def _window_steps(text: str) -> int | None:
+    if text == "off":
+        return None
+    name, _, number = text.partition("=")
+    if name != "steps" or not number.isdigit() or int(number) == 0:
+        raise UserError(
+            f"--profile-window {text} is not understood.", "Use steps=N with N of 1 or more, or off."
+        )
+    return int(number)
