@@ -1,0 +1,344 @@
+"""Sends completion requests to an OpenAI-style server, streams the answers, and writes how long everything took.
+
+Standard library only. Prompts, lengths and arrival times depend on the seed alone. The result file has the fields of
+`vllm bench serve --save-result --save-detailed`, without the texts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import itertools
+import json
+import os
+import random
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
+
+HEALTH_TIMEOUT_S = 120.0
+ANSWER_TIMEOUT_S = 600.0
+PROGRESS_INTERVAL_S = 10.0
+
+
+@dataclass
+class Outcome:
+    """One request. Times are `time.perf_counter()` seconds; a failed request has an error and no times."""
+
+    prompt_tokens: int
+    start_s: float
+    token_times_s: list[float] = field(default_factory=list)
+    end_s: float | None = None
+    output_tokens: int = 0
+    error: str = ""
+
+    @property
+    def ttft_s(self) -> float:
+        """Sent to first token."""
+        return self.token_times_s[0] - self.start_s if self.token_times_s and not self.error else 0.0
+
+    @property
+    def itls_s(self) -> list[float]:
+        """Gaps between tokens."""
+        if self.error:
+            return []
+        return [later - earlier for earlier, later in itertools.pairwise(self.token_times_s)]
+
+    @property
+    def e2el_s(self) -> float:
+        """Sent to last token."""
+        return self.token_times_s[-1] - self.start_s
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is asked for, request by request."""
+
+    seed: int
+    prompt_tokens: tuple[int, int]
+    output_tokens: tuple[int, int]
+    shared_prefix_tokens: int
+    vocab: int
+
+    def request(self, number: int) -> tuple[list[int], int]:
+        """Prompt and output length of a request: the same whoever sends it, and whenever."""
+        random_numbers = random.Random(f"{self.seed}/request/{number}")
+        length = random_numbers.randint(*self.prompt_tokens)
+        output_tokens = random_numbers.randint(*self.output_tokens)
+        shared = random.Random(f"{self.seed}/prefix").choices(range(self.vocab), k=self.shared_prefix_tokens)
+        own = random_numbers.choices(range(self.vocab), k=length)
+        # At least the last token differs, else the requests would all be one.
+        prefix = shared[: length - 1]
+        return prefix + own[len(prefix) :], output_tokens
+
+    def gap_s(self, number: int, request_rate: float) -> float:
+        """Time between a request and the one before, for arrivals at random at a constant rate."""
+        return random.Random(f"{self.seed}/gap/{number}").expovariate(request_rate)
+
+
+class Client:
+    """Sends requests and keeps their outcomes. Usable from many threads."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self.host, self.port = parts.hostname or "127.0.0.1", parts.port or 80
+        self.outcomes: list[Outcome] = []
+        self.server_gone = threading.Event()
+        self._lock = threading.Lock()
+
+    def wait_until_healthy(self) -> bool:
+        """Poll /health until it answers 200; False after `HEALTH_TIMEOUT_S`."""
+        deadline_s = time.perf_counter() + HEALTH_TIMEOUT_S
+        while time.perf_counter() < deadline_s:
+            connection = http.client.HTTPConnection(self.host, self.port, timeout=5)
+            try:
+                connection.request("GET", "/health")
+                if connection.getresponse().status == 200:
+                    return True
+            except OSError:
+                pass
+            finally:
+                connection.close()
+            time.sleep(0.1)
+        return False
+
+    def complete(self, prompt: list[int], output_tokens: int) -> None:
+        """Send one request and read its stream to the end."""
+        body = {
+            "prompt": prompt,
+            "max_tokens": output_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=ANSWER_TIMEOUT_S)
+        outcome = Outcome(len(prompt), time.perf_counter())
+        try:
+            connection.request(
+                "POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"}
+            )
+            response = connection.getresponse()
+            if response.status == 200:
+                self._read_stream(response, outcome)
+            else:
+                outcome.error = f"HTTP {response.status}"
+        except ConnectionRefusedError:
+            outcome.error = "connection refused"
+            self.server_gone.set()
+        except (OSError, http.client.HTTPException, ValueError) as fault:
+            outcome.error = type(fault).__name__
+        finally:
+            connection.close()
+        outcome.end_s = time.perf_counter()
+        with self._lock:
+            self.outcomes.append(outcome)
+
+    def _read_stream(self, response: http.client.HTTPResponse, outcome: Outcome) -> None:
+        outcome.error = "stream ended early"
+        for line in response:
+            if not line.startswith(b"data:"):
+                continue
+            now_s = time.perf_counter()
+            content = line[len(b"data:") :].strip()
+            if content == b"[DONE]":
+                if outcome.token_times_s:
+                    outcome.error = ""
+                    outcome.output_tokens = outcome.output_tokens or len(outcome.token_times_s)
+                return
+            chunk = json.loads(content)
+            if chunk.get("choices"):
+                outcome.token_times_s.append(now_s)
+            if chunk.get("usage"):
+                outcome.output_tokens = chunk["usage"]["completion_tokens"]
+
+
+def run_closed(client: Client, workload: Workload, concurrency: int, load_seconds: float) -> None:
+    """Keep `concurrency` requests in flight, then let them finish."""
+    numbers = itertools.count()
+    deadline_s = time.perf_counter() + load_seconds
+
+    def one_client() -> None:
+        while time.perf_counter() < deadline_s and not client.server_gone.is_set():
+            client.complete(*workload.request(next(numbers)))
+
+    threads = [threading.Thread(target=one_client, daemon=True) for _ in range(concurrency)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def run_open(client: Client, workload: Workload, request_rate: float, load_seconds: float) -> None:
+    """Send requests when their time has come, however many are in flight, then let them finish."""
+    threads: list[threading.Thread] = []
+    start_s = time.perf_counter()
+    due_s = 0.0
+    for number in itertools.count():
+        due_s += workload.gap_s(number, request_rate)
+        if due_s > load_seconds or client.server_gone.wait(max(0.0, start_s + due_s - time.perf_counter())):
+            break
+        thread = threading.Thread(target=client.complete, args=workload.request(number), daemon=True)
+        thread.start()
+        threads.append(thread)
+    for thread in threads:
+        thread.join()
+
+
+def report_progress(client: Client) -> None:
+    """A line now and then, for a person."""
+    start_s = time.perf_counter()
+    while True:
+        time.sleep(PROGRESS_INTERVAL_S)
+        elapsed_s = time.perf_counter() - start_s
+        print(f"[{elapsed_s:.0f} s] {len(client.outcomes)} requests answered", file=sys.stderr, flush=True)
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Linear between the two nearest values."""
+    ordered = sorted(values)
+    position = (len(ordered) - 1) * percent / 100
+    low = int(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+
+def latency_fields(name: str, values_s: Sequence[float]) -> dict[str, float]:
+    """Mean, median, standard deviation and 99th percentile in milliseconds; nothing where nothing was measured."""
+    if not values_s:
+        return {}
+    values_ms = [value * 1000 for value in values_s]
+    return {
+        f"mean_{name}_ms": statistics.fmean(values_ms),
+        f"median_{name}_ms": statistics.median(values_ms),
+        f"std_{name}_ms": statistics.pstdev(values_ms),
+        f"p99_{name}_ms": percentile(values_ms, 99),
+    }
+
+
+def result(
+    options: argparse.Namespace, outcomes: Sequence[Outcome], start_s: float, end_s: float
+) -> dict[str, Any]:
+    """The result file's content."""
+    good = [outcome for outcome in outcomes if not outcome.error]
+    duration_s = end_s - start_s
+    output_tokens = sum(outcome.output_tokens for outcome in good)
+    input_tokens = sum(outcome.prompt_tokens for outcome in good)
+    per_token_s = [
+        (outcome.e2el_s - outcome.ttft_s) / (outcome.output_tokens - 1)
+        for outcome in good
+        if outcome.output_tokens > 1
+    ]
+    return {
+        "date": time.strftime("%Y%m%d-%H%M%S"),
+        "backend": "openai",
+        "label": options.label,
+        "model_id": "sample",
+        "num_prompts": len(outcomes),
+        "request_rate": "inf" if options.request_rate is None else options.request_rate,
+        "burstiness": 1.0,
+        "max_concurrency": options.concurrency,
+        "seed": options.seed,
+        "duration": duration_s,
+        "completed": len(good),
+        "failed": len(outcomes) - len(good),
+        "total_input_tokens": input_tokens,
+        "total_output_tokens": output_tokens,
+        "request_throughput": len(good) / duration_s,
+        "output_throughput": output_tokens / duration_s,
+        "total_token_throughput": (input_tokens + output_tokens) / duration_s,
+        "input_lens": [outcome.prompt_tokens for outcome in outcomes],
+        "output_lens": [outcome.output_tokens if not outcome.error else 0 for outcome in outcomes],
+        "ttfts": [outcome.ttft_s for outcome in outcomes],
+        "itls": [outcome.itls_s for outcome in outcomes],
+        "start_times": [outcome.start_s for outcome in outcomes],
+        "errors": [outcome.error for outcome in outcomes],
+        **latency_fields("ttft", [outcome.ttft_s for outcome in good]),
+        **latency_fields("tpot", per_token_s),
+        **latency_fields("itl", [gap for outcome in good for gap in outcome.itls_s]),
+        **latency_fields("e2el", [outcome.e2el_s for outcome in good]),
+    }
+
+
+def write_atomically(path: Path, content: dict[str, Any]) -> None:
+    """Readers see no file or a whole one."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(json.dumps(content))
+    partial.replace(path)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def _span(text: str) -> tuple[int, int]:
+    first, last = (int(part) for part in text.split(":"))
+    if not 1 <= first <= last:
+        raise ValueError(text)
+    return first, last
+
+
+def parse_options(argv: list[str] | None = None) -> argparse.Namespace:
+    """Options; a mistake is one sentence and exit code 2."""
+    parser = _Parser(prog="load_driver.py", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--url", required=True, help="the server, e.g. http://127.0.0.1:8000")
+    parser.add_argument("--label", default="load", help="a name that goes into the result")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--load-seconds", type=float, default=60.0, help="how long requests are sent; default 60"
+    )
+    parser.add_argument("--prompt-tokens", type=_span, default=(16, 32), metavar="A:B")
+    parser.add_argument("--output-tokens", type=_span, default=(8, 16), metavar="A:B")
+    parser.add_argument("--shared-prefix-tokens", type=int, default=0, metavar="N")
+    parser.add_argument(
+        "--vocab", type=int, default=256, help="token ids of prompts are below it; default 256"
+    )
+    arrivals = parser.add_mutually_exclusive_group(required=True)
+    arrivals.add_argument("--concurrency", type=int, metavar="N", help="closed loop: N requests in flight")
+    arrivals.add_argument(
+        "--request-rate", type=float, metavar="R", help="open loop: R random arrivals a second"
+    )
+    parser.add_argument("--result", type=Path, default=Path("load-result.json"), metavar="FILE")
+    return parser.parse_args(argv)
+
+
+def main() -> int:
+    """Run the load; 0 when at least one request was answered."""
+    options = parse_options()
+    client = Client(options.url)
+    if not client.wait_until_healthy():
+        print(f"load_driver.py: {options.url}/health did not answer", file=sys.stderr)
+        return 1
+    workload = Workload(
+        options.seed,
+        options.prompt_tokens,
+        options.output_tokens,
+        options.shared_prefix_tokens,
+        options.vocab,
+    )
+    threading.Thread(target=report_progress, args=(client,), daemon=True).start()
+    start_s = time.perf_counter()
+    if options.concurrency is not None:
+        run_closed(client, workload, options.concurrency, options.load_seconds)
+    else:
+        run_open(client, workload, options.request_rate, options.load_seconds)
+    outcomes = sorted(client.outcomes, key=lambda outcome: outcome.start_s)
+    if all(outcome.error for outcome in outcomes):
+        print(f"load_driver.py: none of {len(outcomes)} requests was answered", file=sys.stderr)
+        return 1
+    write_atomically(options.result, result(options, outcomes, start_s, time.perf_counter()))
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
