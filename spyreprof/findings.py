@@ -35,11 +35,7 @@ Resource = Literal[
 ]
 
 
-class Struct(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of every part: immutable, keyword-only."""
-
-
-class Evidence(Struct):
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """One number that a reader can check.
 
     Attributes:
@@ -66,7 +62,7 @@ class Evidence(Struct):
     high: float | None = None
 
 
-class BudgetPart(Struct):
+class BudgetPart(msgspec.Struct, frozen=True, kw_only=True):
     """A share of the window's wall time. `id` is e.g. "decode.device_compute" or "no_load"."""
 
     id: str
@@ -75,14 +71,14 @@ class BudgetPart(Struct):
     origin: Origin
 
 
-class ExcludedTime(Struct):
+class ExcludedTime(msgspec.Struct, frozen=True, kw_only=True):
     """Time that is not judged: warm-up, drain, a profiler window."""
 
     reason: str
     ns: int
 
 
-class TimeBudget(Struct):
+class TimeBudget(msgspec.Struct, frozen=True, kw_only=True):
     """Where the wall time of the steady-state window went.
 
     `window_ns` is exactly the sum of all parts plus `unexplained_ns`.
@@ -95,7 +91,7 @@ class TimeBudget(Struct):
     excluded: tuple[ExcludedTime, ...] = ()
 
 
-class SlopeTerm(Struct):
+class SlopeTerm(msgspec.Struct, frozen=True, kw_only=True):
     """One coefficient of the step-time model, in nanoseconds per unit of `name`."""
 
     name: str
@@ -106,7 +102,7 @@ class SlopeTerm(Struct):
     reason: str | None = None
 
 
-class SlopeFit(Struct):
+class SlopeFit(msgspec.Struct, frozen=True, kw_only=True):
     """Step time regressed on executed work; needs no hardware peak."""
 
     n_steps: int
@@ -115,7 +111,7 @@ class SlopeFit(Struct):
     refused: str | None = None
 
 
-class PeakUse(Struct):
+class PeakUse(msgspec.Struct, frozen=True, kw_only=True):
     """How much of a peak the matmul and attention operators of a phase reached."""
 
     resource: Literal["compute", "memory_bandwidth"]
@@ -126,7 +122,7 @@ class PeakUse(Struct):
     evidence: tuple[str, ...] = ()
 
 
-class PhaseReport(Struct):
+class PhaseReport(msgspec.Struct, frozen=True, kw_only=True):
     """One phase: how much of the window it took, and what binds it."""
 
     phase: Phase
@@ -146,7 +142,7 @@ class PhaseReport(Struct):
     evidence: tuple[str, ...] = ()
 
 
-class Witness(Struct):
+class Witness(msgspec.Struct, frozen=True, kw_only=True):
     """One of the three independent views. `agrees` is None when it has nothing to say."""
 
     name: WitnessName
@@ -156,7 +152,7 @@ class Witness(Struct):
     evidence: tuple[str, ...] = ()
 
 
-class NotJudged(Struct):
+class NotJudged(msgspec.Struct, frozen=True, kw_only=True):
     """A question left open, with the input that would answer it."""
 
     topic: str
@@ -164,7 +160,7 @@ class NotJudged(Struct):
     obtain: str
 
 
-class Verdict(Struct):
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The headline. `confidence` is None exactly when `primary` is "undetermined"."""
 
     primary: BoundClass
@@ -177,7 +173,7 @@ class Verdict(Struct):
     missing: tuple[NotJudged, ...] = ()
 
 
-class ExpectedChange(Struct):
+class ExpectedChange(msgspec.Struct, frozen=True, kw_only=True):
     """A relative change as a range: low=0.4, high=0.8 means +40 % to +80 %. None: direction only."""
 
     metric: str
@@ -188,7 +184,7 @@ class ExpectedChange(Struct):
     note: str = ""
 
 
-class TradeOff(Struct):
+class TradeOff(msgspec.Struct, frozen=True, kw_only=True):
     """One row of the table that stands beside advice when the user gave no latency target."""
 
     value: int
@@ -198,7 +194,7 @@ class TradeOff(Struct):
     extrapolated: bool
 
 
-class Advice(Struct, rename={"from_": "from"}):
+class Advice(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from"}):
     """A setting to change, what it should bring, who pays, and the command that tests it."""
 
     id: str
@@ -214,7 +210,7 @@ class Advice(Struct, rename={"from_": "from"}):
     trade_off: tuple[TradeOff, ...] = ()
 
 
-class Finding(Struct):
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """A statement about the run, with what speaks for it and against it.
 
     Attributes:
@@ -236,7 +232,7 @@ class Finding(Struct):
     advice: tuple[Advice, ...] = ()
 
 
-class LatencySummary(Struct):
+class LatencySummary(msgspec.Struct, frozen=True, kw_only=True):
     """Percentiles of one latency, in seconds."""
 
     metric: str
@@ -248,7 +244,7 @@ class LatencySummary(Struct):
     source: str
 
 
-class SteadyWindow(Struct):
+class SteadyWindow(msgspec.Struct, frozen=True, kw_only=True):
     """The part of the recording that is judged. Times are CLOCK_MONOTONIC nanoseconds."""
 
     start_ns: int
@@ -257,7 +253,7 @@ class SteadyWindow(Struct):
     basis: str
 
 
-class Diagnosis(Struct):
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the analyzers conclude from one recording."""
 
     window: SteadyWindow | None

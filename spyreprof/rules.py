@@ -1,7 +1,6 @@
 """Rules as data: thresholds with their origin, texts, and what each rule needs.
 
-The TOML files live beside the analyzers; the registry loads them and passes them in. An analyzer never holds a
-threshold of its own.
+The TOML files live beside the analyzers; the registry loads them and passes them in.
 """
 
 from __future__ import annotations

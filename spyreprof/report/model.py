@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import Literal, NewType
 
+import msgspec
+
 # At run time the analysers' structs are fields here, so that this import is not for type checking only.
 from spyreprof.findings import (
     Evidence,
@@ -21,7 +23,6 @@ from spyreprof.findings import (
     NotJudged,
     PhaseReport,
     SteadyWindow,
-    Struct,
     TimeBudget,
     Verdict,
 )
@@ -31,28 +32,28 @@ SCHEMA_VERSION = 1
 Public = NewType("Public", str)
 
 
-class Producer(Struct, frozen=True, kw_only=True):
+class Producer(msgspec.Struct, frozen=True, kw_only=True):
     """The program that wrote the report."""
 
     name: str
     version: str
 
 
-class Exit(Struct, frozen=True, kw_only=True):
+class Exit(msgspec.Struct, frozen=True, kw_only=True):
     """How the recorded program ended: exactly one of the two is set."""
 
     code: int | None = None
     signal: int | None = None
 
 
-class Repeat(Struct, frozen=True, kw_only=True):
+class Repeat(msgspec.Struct, frozen=True, kw_only=True):
     """Which of several recordings of the same command this is, counted from 1."""
 
     k: int
     of: int
 
 
-class Run(Struct, frozen=True, kw_only=True):
+class Run(msgspec.Struct, frozen=True, kw_only=True):
     """The recorded run.
 
     Attributes:
@@ -75,7 +76,7 @@ class Run(Struct, frozen=True, kw_only=True):
     repeat: Repeat | None = None
 
 
-class Spread(Struct, frozen=True, kw_only=True):
+class Spread(msgspec.Struct, frozen=True, kw_only=True):
     """Mean and extremes of a quantity over the steps of the window."""
 
     mean: float
@@ -83,7 +84,7 @@ class Spread(Struct, frozen=True, kw_only=True):
     high: float
 
 
-class Conditions(Struct, frozen=True, kw_only=True):
+class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     """What every rate in the report depends on. None is printed as `unknown`.
 
     Attributes:
@@ -107,14 +108,14 @@ class Conditions(Struct, frozen=True, kw_only=True):
     software: dict[str, Public] | None
 
 
-class Input(Struct, frozen=True, kw_only=True):
+class Input(msgspec.Struct, frozen=True, kw_only=True):
     """One input and how much of it was read. A count that does not apply is left out of `counts`."""
 
     kind: Literal["recording", "torch_trace", "metrics", "request_log", "benchmark"]
     counts: dict[str, int]
 
 
-class CollectorState(Struct, frozen=True, kw_only=True):
+class CollectorState(msgspec.Struct, frozen=True, kw_only=True):
     """What one collector brought, and if it brought less than everything, why and how to get the rest."""
 
     name: Public
@@ -123,7 +124,7 @@ class CollectorState(Struct, frozen=True, kw_only=True):
     obtain: Public | None = None
 
 
-class Coverage(Struct, frozen=True, kw_only=True):
+class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     """How much was seen. None where it could not be counted.
 
     Attributes:
@@ -145,7 +146,7 @@ class Coverage(Struct, frozen=True, kw_only=True):
     metric_polls: int | None
 
 
-class Quality(Struct, frozen=True, kw_only=True):
+class Quality(msgspec.Struct, frozen=True, kw_only=True):
     """What can be trusted: sentences for people, states and counts for scripts."""
 
     notes: tuple[Public, ...]
@@ -153,14 +154,14 @@ class Quality(Struct, frozen=True, kw_only=True):
     coverage: Coverage
 
 
-class RedactionSummary(Struct, frozen=True, kw_only=True):
+class RedactionSummary(msgspec.Struct, frozen=True, kw_only=True):
     """How much foreign text was withheld, by kind. The same text counts once."""
 
     policy: Literal["default_deny"]
     removed: dict[str, int]
 
 
-class Report(Struct, frozen=True, kw_only=True):
+class Report(msgspec.Struct, frozen=True, kw_only=True):
     """One diagnosis of one run, complete and redacted."""
 
     schema_version: int

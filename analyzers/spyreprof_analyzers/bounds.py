@@ -1,0 +1,180 @@
+"""What binds inside one phase: the two-sided use of measured peaks, then the host share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spyreprof.findings import PeakUse
+from spyreprof.units import NS_PER_S, format_rate, format_share
+
+if TYPE_CHECKING:
+    from spyreprof.findings import Resource
+    from spyreprof.recording.schema import Peak
+    from spyreprof.rules import RuleBook
+    from spyreprof_analyzers.book import EvidenceBook
+    from spyreprof_analyzers.profile import PhaseProfile, StepSplit
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What binds a phase, why, and the numbers behind it. `near` marks a bound close to its threshold."""
+
+    resource: Resource
+    reason: str
+    peak_use: tuple[PeakUse, ...] = ()
+    evidence: tuple[str, ...] = ()
+    use: dict[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """Ceilings that may be used, and the reason for each that may not."""
+
+    usable: dict[str, Peak]
+    refused: dict[str, str]
+
+
+def usable_peaks(peaks: tuple[Peak, ...], rules: RuleBook) -> Peaks:
+    """Drop a peak whose measurements before and after the run disagree: the machine was not itself."""
+    limit = rules["SPY-GEN-003"].threshold("max_peak_drift")
+    usable: dict[str, Peak] = {}
+    refused: dict[str, str] = {}
+    for peak in peaks:
+        drift = peak_drift(peak)
+        if drift is not None and drift > limit:
+            refused[peak.resource] = (
+                f"the {peak.resource.replace('_', ' ')} peak measured before and after the run differs by "
+                f"{format_share(drift)} (limit {format_share(limit)})"
+            )
+        else:
+            usable[peak.resource] = peak
+    return Peaks(usable, refused)
+
+
+def peak_drift(peak: Peak) -> float | None:
+    """Relative difference of the two measurements; None when there are not two."""
+    if not peak.before or not peak.after:
+        return None
+    return abs(peak.before - peak.after) / max(peak.before, peak.after)
+
+
+def phase_bound(
+    phase: str,
+    profile: PhaseProfile | None,
+    split: StepSplit | None,
+    peaks: Peaks,
+    rules: RuleBook,
+    book: EvidenceBook,
+) -> Bound:
+    """Judge one phase from its profiled steps.
+
+    Returns:
+        "host" when most of the step passes outside device work; else the resource whose peak the matmul and
+        attention operators use highly while they use little of the other; "inefficient_kernel" when they use
+        neither; "undetermined" with the reason otherwise.
+    """
+    if profile is None or split is None:
+        return Bound("undetermined", "no profiled step of this phase")
+    rule = rules["SPY-GEN-003"]
+    source = f"{profile.steps} profiled {phase} steps"
+    cited = [
+        book.add(
+            f"{phase}.assigned_ratio", split.assigned_ratio, "ratio", "derived", n=profile.steps, source=source,
+            method="share of profiled step time that belongs to a resource",
+        ),
+        book.add(
+            f"{phase}.host_ratio", split.host, "ratio", "derived", n=profile.steps, source=source,
+            method="time outside operators plus measured dispatch cost per operator, over step time",
+        ),
+    ]  # fmt: skip
+    if split.assigned_ratio < rule.threshold("min_assigned_ratio"):
+        return Bound(
+            "undetermined",
+            f"only {format_share(split.assigned_ratio)} of profiled step time belongs to a resource",
+            evidence=tuple(cited),
+        )
+    if split.host >= rule.threshold("host_share"):
+        return Bound(
+            "host",
+            f"{format_share(split.host)} of step time passes outside device work",
+            evidence=tuple(cited),
+        )
+    if split.exposed_communication >= rule.threshold("host_share"):
+        return Bound(
+            "interconnect",
+            f"{format_share(split.exposed_communication)} of step time is exposed communication",
+            evidence=tuple(cited),
+        )
+    uses, missing = _peak_use(phase, profile, peaks, book, source)
+    cited.extend(evidence for use in uses.values() for evidence in use.evidence)
+    if missing:
+        return Bound("undetermined", missing, tuple(uses.values()), tuple(cited))
+    compute, bandwidth = uses["compute"].use_ratio, uses["memory_bandwidth"].use_ratio
+    resource, reason = _two_sided(compute, bandwidth, rules)
+    return Bound(
+        resource,
+        reason,
+        tuple(uses.values()),
+        tuple(cited),
+        {"compute": compute, "memory_bandwidth": bandwidth},
+    )
+
+
+def _peak_use(
+    phase: str, profile: PhaseProfile, peaks: Peaks, book: EvidenceBook, source: str
+) -> tuple[dict[str, PeakUse], str | None]:
+    """Use of both peaks inside matmul and attention operators; and what is missing, in words."""
+    if profile.roofline_ns == 0:
+        return {}, "the profiled operators carry no shapes, so their FLOPs and bytes are unknown"
+    uses: dict[str, PeakUse] = {}
+    missing: str | None = None
+    for resource, amount, unit in (
+        ("compute", profile.flops, "flop"),
+        ("memory_bandwidth", profile.bytes, "B"),
+    ):
+        peak = peaks.usable.get(resource)
+        if peak is None:
+            missing = peaks.refused.get(resource, f"no {resource.replace('_', ' ')} peak of this machine is known")
+            continue
+        achieved = amount / profile.roofline_ns * NS_PER_S
+        ratio = achieved / peak.value
+        cited = (
+            book.add(
+                f"{phase}.matmul.{resource}_per_s", achieved, peak.unit, "derived", n=profile.steps, source=source,
+                method="FLOPs or bytes from operator shapes over time inside matmul and attention operators",
+            ),
+            book.add(
+                f"peak.{resource}_per_s", peak.value, peak.unit, peak.origin, source=peak.source,
+                method=f"best rate seen: {format_rate(peak.value, unit + '/s')}",
+            ),
+            book.add(
+                f"{phase}.matmul.{resource}_use", ratio, "ratio", "derived", n=profile.steps, source=source,
+                method="achieved over peak",
+            ),
+        )  # fmt: skip
+        uses[resource] = PeakUse(
+            resource=resource,  # type: ignore[arg-type]
+            achieved_per_s=achieved,
+            peak_per_s=peak.value,
+            use_ratio=ratio,
+            peak_origin=peak.origin,
+            evidence=cited,
+        )
+    return uses, missing
+
+
+def _two_sided(compute: float, bandwidth: float, rules: RuleBook) -> tuple[Resource, str]:
+    rule = rules["SPY-GEN-003"]
+    high, low, neither = (rule.threshold(name) for name in ("high_use", "low_use", "neither_use"))
+    spoken = (
+        f"matmul and attention use {format_share(compute)} of the compute peak "
+        f"and {format_share(bandwidth)} of the bandwidth peak"
+    )
+    if compute >= high and bandwidth <= low:
+        return "compute", spoken
+    if bandwidth >= high and compute <= low:
+        return "memory_bandwidth", spoken
+    if compute < neither and bandwidth < neither:
+        return "inefficient_kernel", f"{spoken}: neither is near"
+    return "undetermined", f"{spoken}: not clearly one of the two"

@@ -1,0 +1,90 @@
+"""Engine steps as integer arrays: the form that budget, slope and scheduler analysis work on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+# Steps whose tokens are unknown carry this in every count; their phase is "unknown".
+UNKNOWN = -1
+
+PREFILL, DECODE, MIXED, UNKNOWN_PHASE = 0, 1, 2, 3
+PHASE_NAMES = ("prefill", "decode", "mixed", "unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSteps:
+    """Steps of one engine, ordered by start, all arrays of length n and dtype int64.
+
+    Counts are `UNKNOWN` (-1) where the hook could not see them. Times are CLOCK_MONOTONIC nanoseconds.
+    """
+
+    start_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+    phase: NDArray[np.int64]
+    context_requests: NDArray[np.int64]
+    context_tokens: NDArray[np.int64]
+    context_q_k_sum: NDArray[np.int64]
+    generation_requests: NDArray[np.int64]
+    generation_tokens: NDArray[np.int64]
+    generation_seq_len_sum: NDArray[np.int64]
+    compiles: NDArray[np.int64]
+    profiled: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def duration_ns(self) -> NDArray[np.int64]:
+        """Step durations."""
+        return self.end_ns - self.start_ns
+
+    def where(self, mask: NDArray[np.bool_]) -> EngineSteps:
+        """The steps that a boolean mask of length n selects."""
+        return EngineSteps(**{field.name: getattr(self, field.name)[mask] for field in fields(self)})
+
+    def of_phase(self, phase: int) -> EngineSteps:
+        """The steps of one phase."""
+        return self.where(self.phase == phase)
+
+
+def engine_steps(table: pd.DataFrame, writer: str) -> EngineSteps:
+    """Take one writer's rows of the `steps` table (columns of `spyreprof.recording.schema.STEPS`)."""
+    rows = table[table["writer"] == writer].sort_values("start_ns", kind="stable")
+
+    def column(name: str) -> NDArray[np.int64]:
+        return np.asarray(rows[name].fillna(UNKNOWN), dtype=np.int64)
+
+    context, generation = column("context_tokens"), column("generation_requests")
+    phase = np.full(len(rows), UNKNOWN_PHASE, dtype=np.int64)
+    known = (context != UNKNOWN) & (generation != UNKNOWN)
+    phase[known & (context > 0) & (generation == 0)] = PREFILL
+    phase[known & (context == 0) & (generation > 0)] = DECODE
+    phase[known & (context > 0) & (generation > 0)] = MIXED
+    return EngineSteps(
+        start_ns=column("start_ns"),
+        end_ns=column("end_ns"),
+        phase=phase,
+        context_requests=column("context_requests"),
+        context_tokens=context,
+        context_q_k_sum=column("context_q_k_sum"),
+        generation_requests=generation,
+        generation_tokens=column("generation_tokens"),
+        generation_seq_len_sum=column("generation_seq_len_sum"),
+        compiles=rows["compiles"].fillna(0).to_numpy(dtype=np.int64),
+        profiled=rows["profiled"].fillna(False).to_numpy(dtype=np.int64),
+    )
+
+
+def busiest_writer(table: pd.DataFrame) -> str | None:
+    """The process whose steps took the most time; None when there are no steps."""
+    if table.empty:
+        return None
+    busy = (table["end_ns"] - table["start_ns"]).groupby(table["writer"]).sum()
+    return str(busy.idxmax())

@@ -1,0 +1,134 @@
+"""Everything measured and derived about one engine, gathered before anything is concluded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from spyreprof.units import NS_PER_S
+from spyreprof_analyzers.engine_steps import DECODE, MIXED, PREFILL
+
+if TYPE_CHECKING:
+    from spyreprof.findings import SteadyWindow, TimeBudget
+    from spyreprof.recording.schema import EngineSettings, ModelFacts
+    from spyreprof_analyzers.bounds import Bound, Peaks
+    from spyreprof_analyzers.engine_steps import EngineSteps
+    from spyreprof_analyzers.request_log import RequestLog, RequestTimes
+    from spyreprof_analyzers.scheduler import Admission
+    from spyreprof_analyzers.slope import StepModel
+    from spyreprof_analyzers.time_budget import WallTime
+
+Side = Literal["prefill", "decode"]
+
+BYTES_PER_ELEMENT = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "float8_e4m3fn": 1}
+MIN_DECODE_STEPS_TO_SPLIT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Shares of the judged window, 0 to 1. Mixed steps are split between prefill and decode."""
+
+    prefill: float
+    decode: float
+    scheduler_gap: float
+    compile: float
+    no_load: float
+    unexplained: float
+
+    def largest(self) -> str:
+        """Name of the largest share that somebody could act on."""
+        ranked = {
+            "no_load": self.no_load,
+            "decode": self.decode,
+            "prefill": self.prefill,
+            "scheduler_gap": self.scheduler_gap,
+            "compile": self.compile,
+        }
+        return max(ranked, key=lambda name: ranked[name])
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The picture of one engine in its steady-state window.
+
+    `weight_floor_ratio`: time to read the weights once at the measured bandwidth, over the median decode step.
+    `flop_floor_ratio`: time that the prompt tokens' matmuls need at the measured compute peak, over prefill time.
+    `idle_client_share`: share of the window in which the request log shows no request in flight.
+    Each is None where an input is missing.
+    """
+
+    window: SteadyWindow
+    steps: EngineSteps
+    wall: WallTime
+    budget: TimeBudget
+    shares: Shares
+    bounds: dict[Side, Bound]
+    peaks: Peaks
+    admission: Admission | None
+    log: RequestLog | None
+    times: RequestTimes | None
+    model: StepModel | None
+    parameters: ModelFacts
+    settings: EngineSettings
+    weight_floor_ratio: float | None
+    flop_floor_ratio: float | None
+    idle_client_share: float | None
+    requests_in_window: int | None
+    engines: int
+
+
+def mixed_prefill_ratio(steps: EngineSteps) -> float:
+    """Share of mixed-step time that prefill is answerable for.
+
+    The decodes of a mixed step would have taken a decode step of their own; what goes beyond the median decode step
+    is prefill's. With too few decode steps seen, tokens decide.
+    """
+    mixed = steps.of_phase(MIXED)
+    if len(mixed) == 0:
+        return 0.0
+    decode = steps.of_phase(DECODE)
+    time_ns = int(mixed.duration_ns.sum())
+    if len(decode) >= MIN_DECODE_STEPS_TO_SPLIT:
+        alone = np.minimum(mixed.duration_ns, int(np.median(decode.duration_ns)))
+        return 1.0 - int(alone.sum()) / max(time_ns, 1)
+    context, generation = int(mixed.context_tokens.sum()), int(mixed.generation_tokens.sum())
+    return context / max(context + generation, 1)
+
+
+def shares_of(wall: WallTime, budget: TimeBudget, steps: EngineSteps) -> Shares:
+    """Shares of the window by what somebody could act on."""
+    length = max(wall.judged_ns, 1)
+    ratio = mixed_prefill_ratio(steps)
+    mixed = wall.phase_ns["mixed"]
+    return Shares(
+        prefill=(wall.phase_ns["prefill"] + mixed * ratio) / length,
+        decode=(wall.phase_ns["decode"] + mixed * (1.0 - ratio)) / length,
+        scheduler_gap=wall.gaps.ns["scheduler_gap"] / length,
+        compile=wall.compile_ns / length,
+        no_load=wall.gaps.ns["no_load"] / length,
+        unexplained=budget.unexplained_share,
+    )
+
+
+def weight_floor_ratio(steps: EngineSteps, parameters: ModelFacts, peaks: Peaks) -> float | None:
+    """Time to read all weights once at the bandwidth peak, over the median decode step."""
+    peak = peaks.usable.get("memory_bandwidth")
+    decode = steps.of_phase(DECODE)
+    if peak is None or parameters.parameter_bytes is None or len(decode) < MIN_DECODE_STEPS_TO_SPLIT:
+        return None
+    read = parameters.parameter_bytes - (parameters.embedding_bytes or 0)
+    return read / peak.value * NS_PER_S / float(np.median(decode.duration_ns))
+
+
+def flop_floor_ratio(steps: EngineSteps, parameters: ModelFacts, peaks: Peaks) -> float | None:
+    """Time that two FLOPs per weight and prompt token need at the compute peak, over the time of those steps."""
+    peak = peaks.usable.get("compute")
+    size = BYTES_PER_ELEMENT.get(parameters.dtype or "")
+    prefill = steps.where((steps.phase == PREFILL) | (steps.phase == MIXED))
+    if peak is None or parameters.parameter_bytes is None or size is None or len(prefill) == 0:
+        return None
+    weights = (parameters.parameter_bytes - (parameters.embedding_bytes or 0)) / size
+    needed_ns = 2.0 * weights * float(prefill.context_tokens.sum()) / peak.value * NS_PER_S
+    return needed_ns / max(int(prefill.duration_ns.sum()), 1)

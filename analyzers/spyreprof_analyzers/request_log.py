@@ -1,0 +1,137 @@
+"""The request witness: what clients saw, from the load generator's log and the engine's request histograms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spyreprof.findings import LatencySummary
+from spyreprof.recording.counters import delta
+from spyreprof.units import NS_PER_S
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from spyreprof.findings import SteadyWindow
+
+QUEUE, PREFILL, DECODE = (
+    "vllm:request_queue_time_seconds_sum",
+    "vllm:request_prefill_time_seconds_sum",
+    "vllm:request_decode_time_seconds_sum",
+)
+FINISHED = "vllm:e2e_request_latency_seconds_count"
+
+# Percentiles from fewer samples than this say more about luck than about the server.
+MIN_FOR_P90 = 10
+MIN_FOR_P99 = 100
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLog:
+    """Finished requests of a load generator, arrays of shape (n,), times in nanoseconds.
+
+    `arrival_ns` is None when the log holds no start times.
+    """
+
+    arrival_ns: NDArray[np.int64] | None
+    e2e_ns: NDArray[np.int64]
+    ttft_ns: NDArray[np.int64]
+    itl_mean_ns: NDArray[np.float64]
+    prompt_tokens: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.e2e_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTimes:
+    """Where finished requests spent their time, in request-seconds; None where a part was not seen."""
+
+    queue_s: float | None
+    prefill_s: float
+    decode_s: float
+    requests: int
+    source: str
+
+    @property
+    def total_s(self) -> float:
+        """Time of all parts that were seen."""
+        return (self.queue_s or 0.0) + self.prefill_s + self.decode_s
+
+
+def request_log(table: pd.DataFrame) -> RequestLog | None:
+    """Take the requests that finished; None when there are none."""
+    done = table[~table["failed"].fillna(False) & table["ttft_ns"].notna() & table["e2e_ns"].notna()]
+    if done.empty:
+        return None
+    arrival = done["arrival_ns"]
+    return RequestLog(
+        arrival_ns=arrival.to_numpy(dtype=np.int64) if arrival.notna().all() else None,
+        e2e_ns=done["e2e_ns"].to_numpy(dtype=np.int64),
+        ttft_ns=done["ttft_ns"].to_numpy(dtype=np.int64),
+        itl_mean_ns=done["itl_mean_ns"].to_numpy(dtype=np.float64, na_value=np.nan),
+        prompt_tokens=done["prompt_tokens"].fillna(0).to_numpy(dtype=np.int64),
+        output_tokens=done["output_tokens"].fillna(0).to_numpy(dtype=np.int64),
+    )
+
+
+def request_times(counters: pd.DataFrame, log: RequestLog | None) -> RequestTimes | None:
+    """Queue, prefill and decode time of finished requests.
+
+    The engine's histograms tell queue and prefill apart. Without them the client's log knows only time to first
+    token, in which both are one; that sum then stands as prefill and `queue_s` is None.
+    """
+    queue, prefill, decode = (delta(counters, name) for name in (QUEUE, PREFILL, DECODE))
+    finished = delta(counters, FINISHED)
+    if queue is not None and prefill is not None and decode is not None and finished:
+        return RequestTimes(queue, prefill, decode, int(finished), "/metrics histograms")
+    if log is None:
+        return None
+    return RequestTimes(
+        None,
+        float(log.ttft_ns.sum()) / NS_PER_S,
+        float((log.e2e_ns - log.ttft_ns).sum()) / NS_PER_S,
+        len(log),
+        "load generator's log",
+    )
+
+
+def in_window(log: RequestLog, window: SteadyWindow) -> NDArray[np.bool_]:
+    """Mask of requests that arrived in the window; all of them when arrivals are unknown."""
+    if log.arrival_ns is None:
+        return np.ones(len(log), dtype=np.bool_)
+    return (log.arrival_ns >= window.start_ns) & (log.arrival_ns < window.end_ns)
+
+
+def latencies(log: RequestLog, window: SteadyWindow) -> tuple[LatencySummary, ...]:
+    """Percentiles of TTFT, TPOT and end-to-end latency of the window's requests."""
+    inside = in_window(log, window)
+    source = "load generator's log"
+    rows = (
+        ("ttft", log.ttft_ns[inside].astype(np.float64)),
+        ("tpot", log.itl_mean_ns[inside]),
+        ("e2e", log.e2e_ns[inside].astype(np.float64)),
+    )
+    summaries = (summarise(metric, values / NS_PER_S, source) for metric, values in rows)
+    return tuple(summary for summary in summaries if summary is not None)
+
+
+def summarise(metric: str, seconds: NDArray[np.float64], source: str) -> LatencySummary | None:
+    """Percentiles of one latency; None without samples, and a percentile is None where samples are too few."""
+    values = seconds[~np.isnan(seconds)]
+    count = len(values)
+    if count == 0:
+        return None
+    return LatencySummary(
+        metric=metric,
+        n=count,
+        mean_s=float(values.mean()),
+        p50_s=float(np.percentile(values, 50)),
+        p90_s=float(np.percentile(values, 90)) if count >= MIN_FOR_P90 else None,
+        p99_s=float(np.percentile(values, 99)) if count >= MIN_FOR_P99 else None,
+        source=source,
+    )

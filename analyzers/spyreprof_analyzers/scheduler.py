@@ -1,0 +1,147 @@
+"""What the scheduler's gauges and step rows say: who waited, and for what.
+
+An engine whose step had token budget left and which still admitted nobody was held back by its batch cap or by the
+KV cache. That is seen without knowing any setting: a step well under the largest step's tokens, while requests
+wait. The KV gauge then tells the two apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spyreprof.recording.counters import series
+from spyreprof_analyzers.engine_steps import UNKNOWN_PHASE
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from spyreprof.findings import SteadyWindow
+    from spyreprof.rules import RuleBook
+    from spyreprof_analyzers.engine_steps import EngineSteps
+
+RUNNING = "vllm:num_requests_running"
+WAITING = "vllm:num_requests_waiting"
+KV_USAGE = "vllm:kv_cache_usage_perc"
+
+
+@dataclass(frozen=True, slots=True)
+class GaugeSamples:
+    """Gauge samples within a stretch of time."""
+
+    samples: int
+    max_running: float
+    max_waiting: float
+
+
+# A gauge holds until the next poll; the grid is finer than the recorder's polls (2 Hz), so none is missed.
+GRID_NS = 250_000_000
+# Within this time after a change the last poll may still show the state before it.
+POLL_LAG_NS = 600_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """Scheduler gauges on an even time grid, arrays of shape (n,); NaN where a gauge is absent."""
+
+    time_ns: NDArray[np.int64]
+    running: NDArray[np.float64]
+    waiting: NDArray[np.float64]
+    kv_usage_ratio: NDArray[np.float64]
+
+    def between(self, start_ns: int, end_ns: int) -> GaugeSamples:
+        """Samples that speak for [start, end): polled inside of it, not carried in from before."""
+        low, high = np.searchsorted(self.time_ns, (start_ns + POLL_LAG_NS, end_ns))
+        running, waiting = self.running[low:high], self.waiting[low:high]
+        count = int(np.count_nonzero(~np.isnan(running) & ~np.isnan(waiting)))
+        if count == 0:
+            return GaugeSamples(0, 0.0, 0.0)
+        return GaugeSamples(count, float(np.nanmax(running)), float(np.nanmax(waiting)))
+
+    def within(self, window: SteadyWindow) -> Gauges:
+        """Samples of the window."""
+        inside = (self.time_ns >= window.start_ns) & (self.time_ns < window.end_ns)
+        return Gauges(self.time_ns[inside], self.running[inside], self.waiting[inside], self.kv_usage_ratio[inside])
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """How admission went in the window.
+
+    Attributes:
+        waiting_share: share of gauge samples with at least one request waiting.
+        blocked_share: share of step time in steps that had token budget left while requests waited.
+        cap_requests: most requests in one such step, the cap that seems to be in force; None when never blocked.
+        kv_usage_p95, waiting_p95, demand_p95: percentiles of the gauges; demand is running + waiting.
+        samples: gauge samples in the window.
+    """
+
+    waiting_share: float
+    blocked_share: float
+    cap_requests: int | None
+    kv_usage_p95: float | None
+    waiting_p95: float
+    running_p95: float
+    demand_p95: float
+    samples: int
+
+
+def gauges(counters: pd.DataFrame, end_ns: int) -> Gauges | None:
+    """Read the three gauges, up to the end of the recording.
+
+    Returns:
+        None when running or waiting was never seen, or when several engines export them: their queues are not one.
+    """
+    running, waiting = series(counters, RUNNING), series(counters, WAITING)
+    if running.shape[1] != 1 or waiting.shape[1] != 1:
+        return None
+    usage = series(counters, KV_USAGE)
+    times = np.arange(int(running.index[0]), end_ns, GRID_NS, dtype=np.int64)
+    if len(times) == 0:
+        return None
+    return Gauges(
+        time_ns=times,
+        running=_carried(running, times),
+        waiting=_carried(waiting, times),
+        kv_usage_ratio=_carried(usage, times) if usage.shape[1] == 1 else np.full(len(times), np.nan),
+    )
+
+
+def admission(steps: EngineSteps, seen: Gauges, rules: RuleBook) -> Admission | None:
+    """Judge admission over the window's steps and gauge samples; None without either."""
+    known = steps.where(steps.phase != UNKNOWN_PHASE)
+    if len(known) == 0 or len(seen.time_ns) == 0 or np.isnan(seen.waiting).all():
+        return None
+    rule = rules["SPY-QUE-001"]
+    tokens = known.context_tokens + known.generation_tokens
+    had_budget = tokens < rule.threshold("token_budget_ratio") * tokens.max()
+    middle = known.start_ns + known.duration_ns // 2
+    waiting = _at(seen.time_ns, seen.waiting, middle)
+    # one waiting request may just have arrived; it counts when it is still there at the step's middle
+    blocked = had_budget & (waiting >= 1)
+    requests = known.context_requests + known.generation_requests
+    busy = max(int(known.duration_ns.sum()), 1)
+    usage = seen.kv_usage_ratio[~np.isnan(seen.kv_usage_ratio)]
+    return Admission(
+        waiting_share=float(np.mean(seen.waiting[~np.isnan(seen.waiting)] >= 1)),
+        blocked_share=int(known.duration_ns[blocked].sum()) / busy,
+        cap_requests=int(requests[blocked].max()) if blocked.any() else None,
+        kv_usage_p95=float(np.percentile(usage, 95)) if len(usage) else None,
+        waiting_p95=float(np.nanpercentile(seen.waiting, 95)),
+        running_p95=float(np.nanpercentile(seen.running, 95)),
+        demand_p95=float(np.nanpercentile(seen.running + seen.waiting, 95)),
+        samples=len(seen.time_ns),
+    )
+
+
+def _carried(values: pd.DataFrame, times: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The single column at each time: its last value at or before it, NaN before the first."""
+    return _at(values.index.to_numpy(dtype=np.int64), values.iloc[:, 0].to_numpy(dtype=np.float64), times)
+
+
+def _at(sample_ns: NDArray[np.int64], values: NDArray[np.float64], times: NDArray[np.int64]) -> NDArray[np.float64]:
+    index = np.searchsorted(sample_ns, times, side="right") - 1
+    return np.where(index >= 0, values[np.maximum(index, 0)], np.nan)

@@ -1,0 +1,62 @@
+"""The steady-state window: warm-up, ramp-up and drain are cut off the ends, nothing is cut from the middle."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spyreprof.findings import SteadyWindow
+from spyreprof_analyzers.engine_steps import UNKNOWN_PHASE
+
+if TYPE_CHECKING:
+    from spyreprof.recording.schema import AnalysisInputs
+    from spyreprof.rules import RuleBook
+    from spyreprof_analyzers.engine_steps import EngineSteps
+
+
+def steady_window(steps: EngineSteps, inputs: AnalysisInputs, rules: RuleBook) -> SteadyWindow:
+    """Find the window that is judged.
+
+    The level is the time-weighted median number of requests that run, over the middle half of the steps. The
+    window goes from the first to the last moment at which that level was reached. With a level under one request
+    (light load) it is the whole stretch of steps.
+
+    Args:
+        steps: at least one step, ordered by start.
+    """
+    rule = rules["SPY-GEN-002"]
+    first = _after_warm_up(steps, int(rule.threshold("warm_up_steps")))
+    start, end = int(steps.start_ns[first]), int(steps.end_ns[-1])
+    running = np.where(steps.phase == UNKNOWN_PHASE, 0, steps.context_requests + steps.generation_requests)
+    level = _level(steps, running, start, end)
+    basis = "from the first to the last engine step, without warm-up"
+    if level >= 1:
+        reached = np.flatnonzero(running[first:] >= rule.threshold("level_ratio") * level) + first
+        if len(reached) > 1:
+            start, end = int(steps.start_ns[reached[0]]), int(steps.end_ns[reached[-1]])
+            basis = f"while at least {rule.threshold('level_ratio'):.0%} of the usual {level:.0f} requests ran"
+    length = max(inputs.recording_end_ns - inputs.recording_start_ns, 1)
+    return SteadyWindow(start_ns=start, end_ns=end, share_of_recording=min((end - start) / length, 1.0), basis=basis)
+
+
+def _after_warm_up(steps: EngineSteps, warm_up_steps: int) -> int:
+    """Index of the first step that counts: past the first few, and past compilation at the start."""
+    first = min(warm_up_steps, len(steps) - 1)
+    compiling = np.flatnonzero(steps.compiles[: max(len(steps) // 5, 1)] > 0)
+    if len(compiling):
+        first = max(first, min(int(compiling[-1]) + 1, len(steps) - 1))
+    return first
+
+
+def _level(steps: EngineSteps, running: np.ndarray, start: int, end: int) -> float:
+    """Time-weighted median of running requests in the middle half; idle time counts as zero requests."""
+    low, high = start + (end - start) // 4, end - (end - start) // 4
+    inside = (steps.end_ns > low) & (steps.start_ns < high)
+    weight = np.clip(steps.end_ns[inside], low, high) - np.clip(steps.start_ns[inside], low, high)
+    idle = max((high - low) - int(weight.sum()), 0)
+    values = np.append(running[inside], 0)
+    weights = np.append(weight, idle)
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order]) * 2 >= weights.sum()
+    return float(values[order][np.argmax(reached)])

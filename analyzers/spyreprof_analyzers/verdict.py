@@ -1,0 +1,200 @@
+"""The headline: the largest share that somebody can act on, with a confidence that has written reasons."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spyreprof.findings import NotJudged, Verdict
+from spyreprof.units import format_share
+from spyreprof_analyzers.witnesses import (
+    blocked_class,
+    bound_class,
+    device_trace_says,
+    engine_says,
+    larger_side,
+    witnesses,
+)
+
+if TYPE_CHECKING:
+    from spyreprof.findings import BoundClass, Confidence, Witness
+    from spyreprof.rules import RuleBook
+    from spyreprof_analyzers.book import EvidenceBook
+    from spyreprof_analyzers.facts import Facts
+
+# Two causes whose shares are this close cannot be ranked with high confidence.
+CLOSE_SHARES = 0.10
+# A peak use this close above its threshold could fall on the other side on another day.
+CLOSE_USE = 0.05
+
+HEADLINES: dict[str, str] = {
+    "prefill_bound": "Prefill binds: prompt processing is limited by compute",
+    "decode_bandwidth_bound": "Decode binds: every step is limited by reading weights from memory",
+    "interconnect_bound": "The interconnect binds: steps wait for communication",
+    "host_bound": "The host binds: the device waits for it",
+    "queue_bound": "The batch cap binds: requests wait while the KV cache has room",
+    "kv_capacity_bound": "KV capacity binds: requests wait because the KV cache is full",
+    "compile_bound": "Compilation binds: it takes the largest share of the window",
+    "inefficient_kernel": "Kernels bind: they reach neither the compute nor the bandwidth peak",
+    "load_limited": "Nothing binds: the engine is idle for want of requests",
+    "undetermined": "Undetermined",
+}
+
+
+def decide(facts: Facts, rules: RuleBook, book: EvidenceBook) -> Verdict:
+    """Reach a verdict, or abstain and say what is missing."""
+    refusal = _refusal(facts, rules)
+    if refusal is not None:
+        return undetermined(refusal, (), witnesses("undetermined", facts, rules, book))
+    primary, reason = _primary(facts, rules)
+    if primary == "undetermined":
+        missing = (
+            NotJudged(
+                topic="what binds the largest phase",
+                reason=reason,
+                obtain="record with a profiler window and calibration on a quiet machine (the defaults of `record`)",
+            ),
+        )
+        return undetermined(reason, missing, witnesses("undetermined", facts, rules, book))
+    views = witnesses(primary, facts, rules, book)
+    confidence, reasons = _confidence(primary, facts, views, rules)
+    return Verdict(
+        primary=primary,
+        confidence=confidence,
+        secondary=_secondary(primary, facts, rules),
+        headline=f"{HEADLINES[primary]} ({format_share(_share(primary, facts))} of the window).",
+        reason=reason,
+        witnesses=views,
+        confidence_reasons=reasons,
+    )
+
+
+def undetermined(reason: str, missing: tuple[NotJudged, ...], views: tuple[Witness, ...]) -> Verdict:
+    """The verdict that abstains."""
+    return Verdict(
+        primary="undetermined",
+        confidence=None,
+        secondary=(),
+        headline=f"Undetermined: {reason}.",
+        reason=reason,
+        witnesses=views,
+        missing=missing,
+    )
+
+
+def _refusal(facts: Facts, rules: RuleBook) -> str | None:
+    rule = rules["SPY-GEN-001"]
+    if len(facts.steps) < rule.threshold("min_steps_any"):
+        return f"the window holds only {len(facts.steps)} engine steps"
+    limit = rule.threshold("max_unexplained_share")
+    if facts.shares.unexplained > limit:
+        return f"{format_share(facts.shares.unexplained)} of the window is unexplained (limit {format_share(limit)})"
+    return None
+
+
+def _primary(facts: Facts, rules: RuleBook) -> tuple[BoundClass, str]:
+    largest = facts.shares.largest()
+    if largest == "no_load":
+        return "load_limited", "no request in flight is the largest share of the window"
+    if largest == "compile":
+        return "compile_bound", "compilation is the largest share of the window"
+    side = larger_side(facts)
+    bound = facts.bounds[side]
+    blocked = blocked_class(facts, rules)
+    if blocked == "kv_capacity_bound":
+        return blocked, "requests waited with token budget left and the KV cache nearly full"
+    if blocked == "queue_bound" and bound.resource != "compute":
+        return blocked, "requests waited with token budget left and room in the KV cache"
+    if largest == "scheduler_gap":
+        return "host_bound", "time between steps with work in flight is the largest share of the window"
+    said = bound_class(side, bound.resource)
+    if said != "undetermined":
+        return said, bound.reason
+    engine = engine_says(facts, rules)
+    # only where the trace saw nothing; where it saw something unclear, the engine does not overrule it
+    if engine is not None and bound.use is None and not facts.peaks.refused:
+        return engine, f"from engine steps and model size alone; {bound.reason}"
+    reasons = [bound.reason, *facts.peaks.refused.values()]
+    return "undetermined", f"{side} takes the largest share, but {'; '.join(dict.fromkeys(reasons))}"
+
+
+def _confidence(
+    primary: BoundClass, facts: Facts, views: tuple[Witness, ...], rules: RuleBook
+) -> tuple[Confidence, tuple[str, ...]]:
+    """High needs two witnesses, no dissent, and enough steps, requests and explained time."""
+    agree = [view.name for view in views if view.agrees]
+    dissent = [view.name for view in views if view.agrees is False]
+    rule = rules["SPY-GEN-001"]
+    lowering: list[str] = []
+    if dissent:
+        lowering.append(f"{', '.join(name.replace('_', ' ') for name in dissent)} dissents")
+    if len(facts.steps) < rule.threshold("min_steps"):
+        lowering.append(f"only {len(facts.steps)} steps in the window")
+    if facts.requests_in_window is None:
+        lowering.append("the number of finished requests is unknown")
+    elif facts.requests_in_window < rule.threshold("min_requests"):
+        lowering.append(f"only {facts.requests_in_window} requests in the window")
+    if facts.shares.unexplained > rule.threshold("max_unexplained_share_high"):
+        lowering.append(f"{format_share(facts.shares.unexplained)} of the window is unexplained")
+    if facts.engines > 1:
+        lowering.append("several processes ran steps; only the busiest is judged")
+    lowering.extend(_close_calls(primary, facts, rules))
+    named = ", ".join(name.replace("_", " ") for name in agree) or "none"
+    reasons = (f"witnesses that agree: {named}", *lowering)
+    if not agree or (len(agree) == 1 and (dissent or lowering)):
+        return "low", reasons
+    if len(agree) == 1 or lowering:
+        return "medium", reasons
+    return "high", reasons
+
+
+def _close_calls(primary: BoundClass, facts: Facts, rules: RuleBook) -> list[str]:
+    shares = facts.shares
+    ranked = sorted((shares.prefill, shares.decode, shares.no_load, shares.compile, shares.scheduler_gap))
+    calls = []
+    if primary not in ("queue_bound", "kv_capacity_bound") and ranked[-1] - ranked[-2] < CLOSE_SHARES:
+        calls.append("the two largest shares of the window are close")
+    use = facts.bounds[larger_side(facts)].use
+    if use is not None and primary in ("prefill_bound", "decode_bandwidth_bound"):
+        high = rules["SPY-GEN-003"].threshold("high_use")
+        if max(use.values()) < high + CLOSE_USE:
+            calls.append("the peak use is close to its threshold")
+    if primary == "queue_bound" and facts.admission is not None:
+        limit = rules["SPY-QUE-001"].threshold("blocked_share")
+        if facts.admission.blocked_share < limit + CLOSE_SHARES:
+            calls.append("the share of held-back time is close to its threshold")
+    return calls
+
+
+def _share(primary: BoundClass, facts: Facts) -> float:
+    if primary == "load_limited":
+        return facts.shares.no_load
+    if primary == "compile_bound":
+        return facts.shares.compile
+    if primary in ("queue_bound", "kv_capacity_bound") and facts.admission is not None:
+        return facts.admission.blocked_share * (facts.shares.prefill + facts.shares.decode)
+    if primary == "host_bound" and facts.shares.largest() == "scheduler_gap":
+        return facts.shares.scheduler_gap
+    return facts.shares.prefill if larger_side(facts) == "prefill" else facts.shares.decode
+
+
+def _secondary(primary: BoundClass, facts: Facts, rules: RuleBook) -> tuple[BoundClass, ...]:
+    """What else holds: the larger phase's bound behind a queue or light load, and low load behind decode."""
+    found: list[BoundClass] = []
+    if primary in ("queue_bound", "kv_capacity_bound", "load_limited"):
+        trace = device_trace_says(facts)
+        if trace is not None:
+            found.append(trace)
+    if primary == "decode_bandwidth_bound" and _never_waits(facts):
+        found.append("load_limited")
+    smaller = "decode" if larger_side(facts) == "prefill" else "prefill"
+    share = facts.shares.decode if smaller == "decode" else facts.shares.prefill
+    if primary in ("prefill_bound", "decode_bandwidth_bound") and share >= 0.2:
+        other = bound_class(smaller, facts.bounds[smaller].resource)  # type: ignore[index, arg-type]
+        if other not in ("undetermined", primary):
+            found.append(other)
+    return tuple(dict.fromkeys(found))
+
+
+def _never_waits(facts: Facts) -> bool:
+    seen = facts.admission
+    return seen is not None and seen.waiting_p95 < 1 and seen.running_p95 <= 2

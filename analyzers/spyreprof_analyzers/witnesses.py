@@ -1,0 +1,239 @@
+"""Three independent views of the run: the device trace, the engine, the requests.
+
+Each is asked alone what it would conclude, from its own evidence; only then are they compared. A witness that cannot
+see a question stays silent rather than agreeing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spyreprof.findings import Witness
+from spyreprof.units import format_share
+
+if TYPE_CHECKING:
+    from spyreprof.findings import BoundClass, Resource
+    from spyreprof.rules import RuleBook
+    from spyreprof_analyzers.book import EvidenceBook
+    from spyreprof_analyzers.facts import Facts, Side
+
+_CLASS_OF: dict[tuple[str, str], BoundClass] = {
+    ("prefill", "compute"): "prefill_bound",
+    ("decode", "memory_bandwidth"): "decode_bandwidth_bound",
+}
+
+
+def bound_class(side: Side, resource: Resource) -> BoundClass:
+    """The verdict class of what binds a phase; a pair that no class describes is undetermined."""
+    if resource == "host":
+        return "host_bound"
+    if resource == "interconnect":
+        return "interconnect_bound"
+    if resource == "inefficient_kernel":
+        return "inefficient_kernel"
+    return _CLASS_OF.get((side, resource), "undetermined")
+
+
+def larger_side(facts: Facts) -> Side:
+    """The phase that took more of the window."""
+    return "prefill" if facts.shares.prefill > facts.shares.decode else "decode"
+
+
+def device_trace_says(facts: Facts) -> BoundClass | None:
+    """What the profiled steps of the larger phase show; None when they show nothing."""
+    side = larger_side(facts)
+    said = bound_class(side, facts.bounds[side].resource)
+    return None if said == "undetermined" else said
+
+
+def engine_says(facts: Facts, rules: RuleBook) -> BoundClass | None:
+    """What steps, gauges and model size show, without any trace."""
+    largest = facts.shares.largest()
+    if largest == "no_load":
+        return "load_limited"
+    if largest == "compile":
+        return "compile_bound"
+    blocked = blocked_class(facts, rules)
+    if blocked is not None:
+        return blocked
+    if largest == "scheduler_gap":
+        return "host_bound"
+    if largest == "decode" and facts.weight_floor_ratio is not None:
+        if facts.weight_floor_ratio >= rules["SPY-DEC-001"].threshold("min_weight_floor_ratio"):
+            return "decode_bandwidth_bound"
+        return None
+    if largest == "prefill" and facts.flop_floor_ratio is not None:
+        if facts.flop_floor_ratio >= rules["SPY-GEN-003"].threshold("high_use"):
+            return "prefill_bound"
+        return None
+    return None
+
+
+def requests_say(facts: Facts) -> BoundClass | None:
+    """What request times show: which side the time of a request goes to. They cannot tell resources apart."""
+    if facts.idle_client_share is not None and facts.idle_client_share > 0.5:
+        return "load_limited"
+    times = facts.times
+    if times is None or times.total_s <= 0:
+        return None
+    if times.queue_s is not None and times.queue_s >= times.total_s / 2:
+        return "queue_bound"
+    return "prefill_bound" if times.prefill_s > times.decode_s else "decode_bandwidth_bound"
+
+
+def blocked_class(facts: Facts, rules: RuleBook) -> BoundClass | None:
+    """queue_bound or kv_capacity_bound when admission was held back for most of the time; else None."""
+    seen, rule = facts.admission, rules["SPY-QUE-001"]
+    if seen is None or seen.blocked_share < rule.threshold("blocked_share") or seen.kv_usage_p95 is None:
+        return None
+    if seen.kv_usage_p95 >= rule.threshold("kv_full_usage_p95"):
+        return "kv_capacity_bound"
+    if seen.kv_usage_p95 < rule.threshold("max_kv_usage_p95"):
+        return "queue_bound"
+    return None
+
+
+def witnesses(primary: BoundClass, facts: Facts, rules: RuleBook, book: EvidenceBook) -> tuple[Witness, ...]:
+    """Compare the three views with the verdict."""
+    return (
+        _device_trace(primary, facts),
+        _engine(primary, facts, rules, book),
+        _requests(primary, facts, book),
+    )
+
+
+def _device_trace(primary: BoundClass, facts: Facts) -> Witness:
+    side = larger_side(facts)
+    bound = facts.bounds[side]
+    said = device_trace_says(facts)
+    cited = bound.evidence
+    if primary in ("load_limited", "compile_bound", "kv_capacity_bound", "undetermined"):
+        return Witness(
+            name="device_trace", says=said, agrees=None, evidence=cited,
+            text=f"a trace of single steps cannot see this; of {side} it shows: {bound.reason}",
+        )  # fmt: skip
+    if primary == "queue_bound":
+        if bound.use is None:
+            return Witness(name="device_trace", says=said, agrees=None, text=f"silent: {bound.reason}", evidence=cited)
+        # room in the compute peak is what a larger batch would use
+        room = bound.resource != "compute"
+        return Witness(
+            name="device_trace",
+            says="queue_bound" if room else said,
+            agrees=room,
+            text=f"{side}: {bound.reason}; " + ("a larger batch has room" if room else "no room for a larger batch"),
+            evidence=cited,
+        )
+    if said is None:
+        return Witness(name="device_trace", says=None, agrees=None, text=f"silent: {bound.reason}", evidence=cited)
+    return Witness(
+        name="device_trace", says=said, agrees=said == primary, text=f"{side}: {bound.reason}", evidence=cited
+    )
+
+
+def _engine(primary: BoundClass, facts: Facts, rules: RuleBook, book: EvidenceBook) -> Witness:
+    said = engine_says(facts, rules)
+    cited: list[str] = []
+    text = ""
+    shares = facts.shares
+    spoken = (
+        f"prefill {format_share(shares.prefill)}, decode {format_share(shares.decode)}, "
+        f"no load {format_share(shares.no_load)} of the window"
+    )
+    for name, value in (("prefill", shares.prefill), ("decode", shares.decode), ("no_load", shares.no_load)):
+        cited.append(
+            book.add(
+                f"window.{name}_share", value, "ratio", "measured", n=len(facts.steps), source="engine steps",
+                method="step time of the phase over the window; mixed steps split at the median decode step",
+            )
+        )  # fmt: skip
+    if primary in ("queue_bound", "kv_capacity_bound") and facts.admission is not None:
+        seen = facts.admission
+        cited.append(
+            book.add(
+                "scheduler.blocked_share", seen.blocked_share, "ratio", "derived", n=seen.samples,
+                source="engine steps and gauges",
+                method="step time with token budget left while requests waited, over all step time",
+            )
+        )  # fmt: skip
+        text = f"{format_share(seen.blocked_share)} of step time had token budget left while requests waited; "
+    elif primary == "decode_bandwidth_bound" and facts.weight_floor_ratio is not None:
+        cited.append(
+            book.add(
+                "decode.weight_floor_ratio", facts.weight_floor_ratio, "ratio", "derived",
+                source="model size, bandwidth peak, engine steps",
+                method="time to read all weights once at the bandwidth peak, over the median decode step",
+            )
+        )  # fmt: skip
+        text = f"reading the weights once takes {format_share(facts.weight_floor_ratio)} of a decode step; "
+    elif primary == "prefill_bound" and facts.flop_floor_ratio is not None:
+        cited.append(
+            book.add(
+                "prefill.flop_floor_ratio", facts.flop_floor_ratio, "ratio", "estimated",
+                source="model size, compute peak, engine steps",
+                method="2 FLOPs per weight and prompt token at the compute peak, over the time of those steps",
+            )
+        )  # fmt: skip
+        text = f"the prompt tokens' matmuls need {format_share(facts.flop_floor_ratio)} of that time at peak; "
+    if said is None:
+        return Witness(
+            name="engine",
+            says=None,
+            agrees=None,
+            text=f"silent on the resource: {spoken}",
+            evidence=tuple(cited),
+        )
+    return Witness(name="engine", says=said, agrees=said == primary, text=text + spoken, evidence=tuple(cited))
+
+
+def _requests(primary: BoundClass, facts: Facts, book: EvidenceBook) -> Witness:
+    said = requests_say(facts)
+    times = facts.times
+    if said is None or (times is None and facts.idle_client_share is None):
+        return Witness(name="requests", says=None, agrees=None, text="silent: no request log and no histograms")
+    cited: list[str] = []
+    pieces: list[str] = []
+    if facts.idle_client_share is not None:
+        cited.append(
+            book.add(
+                "requests.idle_share", facts.idle_client_share, "ratio", "measured", n=facts.requests_in_window,
+                source="load generator's log", method="share of the window with no request in flight",
+            )
+        )  # fmt: skip
+        if said == "load_limited":
+            pieces.append(f"no request in flight for {format_share(facts.idle_client_share)} of the window")
+    if times is not None and times.total_s > 0:
+        for name, value in (
+            ("queue", times.queue_s),
+            ("prefill", times.prefill_s),
+            ("decode", times.decode_s),
+        ):
+            if value is None:
+                continue
+            cited.append(
+                book.add(
+                    f"requests.{name}_s", value, "s", "measured", n=times.requests, source=times.source,
+                    method=f"summed {name} time of finished requests",
+                )
+            )  # fmt: skip
+            pieces.append(f"{name} {format_share(value / times.total_s)} of request time")
+    text = ", ".join(pieces)
+    if said == "queue_bound" and primary == "prefill_bound":
+        return Witness(
+            name="requests", says=said, agrees=None, evidence=tuple(cited),
+            text=f"{text}: requests wait, and cannot tell what for",
+        )  # fmt: skip
+    if primary in ("compile_bound", "host_bound", "inefficient_kernel", "interconnect_bound"):
+        return Witness(
+            name="requests",
+            says=said,
+            agrees=None,
+            text=f"{text}: cannot see resources",
+            evidence=tuple(cited),
+        )
+    if primary == "kv_capacity_bound":
+        return Witness(
+            name="requests", says=said, agrees=True if said == "queue_bound" else None, text=text,
+            evidence=tuple(cited),
+        )  # fmt: skip
+    return Witness(name="requests", says=said, agrees=said == primary, text=text, evidence=tuple(cited))
