@@ -10,8 +10,8 @@ A whole recording:
     recording.bench(input_lens=[128], output_lens=[2], ttfts=[0.1], itls=[[0.05]], start_times=[1.0])
     path = recording.write()
 
-Everything is written by the recording's contract (`spyreprof/recording/layout.py`), with the standard library, so
-that a fault of the reader cannot hide behind the same fault in a writer.
+Everything is written by the recording's contract (`spyreprof/recording/layout.py`), with the standard
+library, so that a fault of the reader cannot hide behind the same fault in a writer.
 """
 
 from __future__ import annotations
@@ -121,9 +121,7 @@ class RecordingBuilder:
     Times are nanoseconds of the recording's monotonic clock. `path` should end in `.spyreprof`.
     """
 
-    def __init__(
-        self, path: Path, *, start_ns: int = START_NS, end_ns: int | None = START_NS + 60 * SECOND
-    ) -> None:
+    def __init__(self, path: Path, *, start_ns: int = START_NS, end_ns: int | None = START_NS + 60 * SECOND) -> None:
         self.path = path
         self.files: dict[str, bytes] = {}
         self.manifest: dict[str, Any] = {
@@ -294,7 +292,7 @@ def _line(row: Any) -> bytes:
 class TraceBuilder:
     """Collects the events of a torch.profiler trace of one CPU thread.
 
-    Times are nanoseconds after the trace's base; they must be multiples of 1 ns (written as decimal microseconds).
+    Times are nanoseconds after the trace's base, written as decimal microseconds.
     """
 
     def __init__(self, *, base_ns: int = EPOCH_OFFSET_NS + START_NS, pid: int | str = 4242) -> None:
@@ -336,14 +334,10 @@ class TraceBuilder:
             args["Input type"] = types if types is not None else ["float"] * len(dims)
         return self.event(name, start_ns, end_ns, args=args, **changes)
 
-    def kernel(
-        self, name: str, start_ns: int, end_ns: int, *, correlation: int = 1, **changes: Any
-    ) -> TraceBuilder:
+    def kernel(self, name: str, start_ns: int, end_ns: int, *, correlation: int = 1, **changes: Any) -> TraceBuilder:
         """A device kernel on device 0, stream 7."""
         args = {"correlation": correlation, "device": 0, "stream": 7}
-        return self.event(
-            name, start_ns, end_ns, **{"cat": "kernel", "pid": 0, "tid": 7, "args": args, **changes}
-        )
+        return self.event(name, start_ns, end_ns, **{"cat": "kernel", "pid": 0, "tid": 7, "args": args, **changes})
 
     def build(self) -> dict[str, Any]:
         """The trace as a JSON object."""

@@ -79,9 +79,7 @@ def _key(source: Source, columns: tuple[schema.Column, ...], inputs: list[str]) 
     return msgspec.json.encode(parts).decode()
 
 
-def _read(
-    path: Path, key: str, columns: tuple[schema.Column, ...]
-) -> tuple[pd.DataFrame, Counter[str]] | None:
+def _read(path: Path, key: str, columns: tuple[schema.Column, ...]) -> tuple[pd.DataFrame, Counter[str]] | None:
     # A recording may have been sent by someone else: a link in its place is not followed.
     if path.is_symlink() or not path.is_file():
         return None
@@ -94,9 +92,7 @@ def _read(
             # Nullable dtypes on the way: plain int64 with a missing value would pass through float64 and
             # lose the last digits of nanoseconds.
             table = file.read().replace_schema_metadata(None).to_pandas(types_mapper=_NULLABLE.get)
-        typed = pd.DataFrame(
-            {column.name: table[column.name].astype(column.dtype) for column in columns}  # type: ignore[call-overload]
-        )
+        typed = pd.DataFrame({column.name: table[column.name].astype(column.dtype) for column in columns})
     except (OSError, KeyError, TypeError, ValueError, pyarrow.ArrowException, msgspec.MsgspecError):
         return None
     return typed, Counter(origin.counts)

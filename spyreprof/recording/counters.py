@@ -1,7 +1,7 @@
 """The counter table, from polled Prometheus pages, and the questions that analyzers ask of it.
 
-Only samples that changed are stored, so a value holds until the next row of its series. Functions here know the
-older names of metrics, but never add an old and a new name together: both count the same thing.
+Only samples that changed are stored, so a value holds until the next row of its series. Functions here know
+the older names of metrics, but never add an old and a new name together: both count the same thing.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def read_counters(source: Source, counts: Counter[str]) -> pd.DataFrame:
         schema.COUNTERS,
         {"time_ns": time_ns, "endpoint": endpoint, "name": names, "labels": labels, "value": values},
     )
-    return table.sort_values("time_ns", kind="stable", ignore_index=True)
+    ordered: pd.DataFrame = table.sort_values("time_ns", kind="stable", ignore_index=True)
+    return ordered
 
 
 class _SeriesNames:
@@ -120,12 +121,13 @@ def series(counters: pd.DataFrame, name: str, labels: Mapping[str, str] | None =
 
     Returns:
         One column per series, named (endpoint, labels JSON); the index is `time_ns` of every change of any of
-        them, ascending. NaN before a series' first sample, and where the engine says "off" with a hit rate of -1.
-        Without columns when the metric is absent.
+        them, ascending. NaN before a series' first sample, and where the engine says "off" with a hit rate
+        of -1. Without columns when the metric is absent.
     """
     found = _select(counters, name, labels)
     if found.empty:
-        return pd.DataFrame(index=pd.Index([], dtype="int64", name="time_ns"))
+        nothing: pd.DataFrame = pd.DataFrame(index=pd.Index([], dtype="int64", name="time_ns"))
+        return nothing
     values = found["value"]
     if name.endswith("_hit_rate"):
         values = values.where(values != -1.0)
@@ -135,7 +137,8 @@ def series(counters: pd.DataFrame, name: str, labels: Mapping[str, str] | None =
         .pivot(index="time_ns", columns=["endpoint", "labels"], values="value")
         .sort_index()
     )
-    return wide.ffill()
+    carried: pd.DataFrame = wide.ffill()
+    return carried
 
 
 def time_weighted_mean(values: pd.Series[float], start_ns: int, end_ns: int) -> float | None:
@@ -165,8 +168,8 @@ def delta(
 ) -> float | None:
     """How much a counter, or a histogram's `_sum`, `_count` or `_bucket`, rose; summed over its series.
 
-    A counter that falls was reset by a restart of the server, and counts on from zero. A series that first shows
-    up after the first poll of its endpoint was created in between, and began at zero.
+    A counter that falls was reset by a restart of the server, and counts on from zero. A series that first
+    shows up after the first poll of its endpoint was created in between, and began at zero.
 
     Args:
         counters: the counter table.
@@ -201,14 +204,15 @@ def delta(
 
 def _select(counters: pd.DataFrame, name: str, labels: Mapping[str, str] | None) -> pd.DataFrame:
     for candidate in _spellings(name):
-        found = counters[counters["name"] == candidate]
+        found: pd.DataFrame = counters[counters["name"] == candidate]
         if found.empty:
             continue
         if labels:
             wanted = {text for text in found["labels"].unique() if _matches(text, labels)}
             found = found[found["labels"].isin(wanted)]
         return found
-    return counters.iloc[:0]
+    nothing: pd.DataFrame = counters.iloc[:0]
+    return nothing
 
 
 def _spellings(name: str) -> Iterator[str]:

@@ -2,9 +2,9 @@
 
 Standard library only: the recorder imports this. `docs/recording.md` describes the rows for readers.
 
-Every time in a row is CLOCK_MONOTONIC in nanoseconds (`time.monotonic_ns()`), which all processes of one Linux
-host share and no clock correction moves. Each process writes anchors (`t` beside `epoch_ns`) that turn it into
-wall-clock time.
+Every time in a row is CLOCK_MONOTONIC in nanoseconds (`time.monotonic_ns()`), which all processes of one
+Linux host share and no clock correction moves. Each process writes anchors (`t` beside `epoch_ns`) that turn
+it into wall-clock time.
 """
 
 from __future__ import annotations

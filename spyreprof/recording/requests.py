@@ -33,9 +33,7 @@ _SLACK_NS = NS_PER_S
 Item = TypeVar("Item")
 
 
-def read_requests(
-    source: Source, start_ns: int | None, end_ns: int | None, counts: Counter[str]
-) -> pd.DataFrame:
+def read_requests(source: Source, start_ns: int | None, end_ns: int | None, counts: Counter[str]) -> pd.DataFrame:
     """The request table, by arrival where it is known.
 
     Args:
@@ -62,7 +60,8 @@ def read_requests(
             "source": ["bench_result"] * len(rows),
         },
     )
-    return table.sort_values("arrival_ns", kind="stable", ignore_index=True, na_position="last")
+    ordered: pd.DataFrame = table.sort_values("arrival_ns", kind="stable", ignore_index=True, na_position="last")
+    return ordered
 
 
 class _Request(msgspec.Struct):

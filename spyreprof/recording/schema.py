@@ -46,9 +46,7 @@ STEPS: tuple[Column, ...] = (
 
 # One row per request. Source: a load generator's result file.
 REQUESTS: tuple[Column, ...] = (
-    Column(
-        "arrival_ns", "Int64", "measured", "request sent by the client, CLOCK_MONOTONIC; NA where unknown"
-    ),
+    Column("arrival_ns", "Int64", "measured", "request sent by the client, CLOCK_MONOTONIC; NA where unknown"),
     Column("prompt_tokens", "Int64", "measured", "prompt length"),
     Column("output_tokens", "Int64", "measured", "tokens received"),
     Column("ttft_ns", "Int64", "measured", "time to first token, as the client saw it"),

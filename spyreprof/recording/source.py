@@ -1,7 +1,7 @@
 """The files of a recording, whether it is a folder or one packed file.
 
-A recording may come from a stranger's ticket: nothing in it is followed, executed or unpacked to disk, and what a
-packed one may claim is limited before anything is read.
+A recording may come from a stranger's ticket: nothing in it is followed, executed or unpacked to disk, and
+what a packed one may claim is limited before anything is read.
 """
 
 from __future__ import annotations
@@ -102,16 +102,14 @@ class ZipSource:
         members = [info for info in self._zip.infolist() if not info.is_dir()]
         _check_members(path, members)
         prefix = _manifest_prefix(members)
-        self._members = {
-            info.filename[len(prefix) :]: info for info in members if info.filename.startswith(prefix)
-        }
+        self._members = {info.filename[len(prefix) :]: info for info in members if info.filename.startswith(prefix)}
 
     def names(self) -> list[str]:
         """Every file, sorted."""
         return sorted(self._members)
 
     def open(self, name: str) -> IO[bytes]:
-        """Open a member for reading; its declared size, checked on opening the recording, bounds what comes."""
+        """Open a member for reading; its declared size, checked beforehand, bounds what comes."""
         return self._zip.open(self._members[name])
 
     def stamp(self, name: str) -> FileStamp:

@@ -50,18 +50,14 @@ class Recording:
     @cached_property
     def counters(self) -> pd.DataFrame:
         """Changed samples of polled /metrics pages by time: the columns of `schema.COUNTERS`."""
-        return self._table(
-            "counters", schema.COUNTERS, self._shards(layout.KIND_METRICS), self._read_counters
-        )
+        return self._table("counters", schema.COUNTERS, self._shards(layout.KIND_METRICS), self._read_counters)
 
     @cached_property
     def usage(self) -> pd.DataFrame:
         """Processor time and memory by time: the columns of `schema.USAGE`."""
         return self._table("usage", schema.USAGE, self._shards(layout.KIND_USAGE), self._read_usage)
 
-    def _table(
-        self, name: str, columns: tuple[schema.Column, ...], inputs: list[str], build: Build
-    ) -> pd.DataFrame:
+    def _table(self, name: str, columns: tuple[schema.Column, ...], inputs: list[str], build: Build) -> pd.DataFrame:
         table, counts = cached_table(self.source, name, columns, inputs, build)
         self.counts.update(counts)
         return table
@@ -86,7 +82,8 @@ def open_recording(path: str | os.PathLike[str]) -> Recording:
     """Open a recording folder or a packed recording.
 
     Raises:
-        UserError: nothing is there, it is no recording, it is damaged beyond reading, or a newer version made it.
+        UserError: nothing is there, it is no recording, it is damaged beyond reading, or a newer version
+            made it.
     """
     source = open_source(Path(path))
     return Recording(source, read_manifest(source))

@@ -29,12 +29,10 @@ _parse = lru_cache(maxsize=4096)(parse_step_name)
 def frame(columns: tuple[schema.Column, ...], values: Mapping[str, Sequence[Any]]) -> pd.DataFrame:
     """Make a table with the declared columns and dtypes; a column without values is all-missing."""
     length = max((len(column) for column in values.values()), default=0)
-    return pd.DataFrame(
-        {
-            column.name: pd.Series(values.get(column.name, [None] * length), dtype=column.dtype)  # type: ignore[call-overload]
-            for column in columns
-        }
+    table: pd.DataFrame = pd.DataFrame(
+        {column.name: pd.Series(values.get(column.name, [None] * length), dtype=column.dtype) for column in columns}
     )
+    return table
 
 
 def read_steps(source: Source, counts: Counter[str]) -> pd.DataFrame:
@@ -100,7 +98,8 @@ def read_usage(source: Source, counts: Counter[str]) -> pd.DataFrame:
         schema.USAGE,
         {"time_ns": time_ns, "pid": pid, "tid": tid, "cpu_ns": cpu_ns, "rss_bytes": rss_bytes},
     )
-    return table.sort_values("time_ns", kind="stable", ignore_index=True)
+    ordered: pd.DataFrame = table.sort_values("time_ns", kind="stable", ignore_index=True)
+    return ordered
 
 
 def _steal_ratio(system: list[SystemRow]) -> float | None:

@@ -1,7 +1,7 @@
 """The names that serving engines give to their steps, and what such a name says.
 
-vLLM wraps each worker step in `record_function` with one of three spellings, SGLang with a fourth. A name counts
-only when it matches a spelling completely: `execute_tool_call` of some other program is not a step.
+vLLM wraps each worker step in `record_function` with one of three spellings, SGLang with a fourth. A name
+counts only when it matches a spelling completely: `execute_tool_call` of some other program is not a step.
 """
 
 from __future__ import annotations

@@ -32,8 +32,9 @@ class OperatorTime:
 class ProfiledStep:
     """One engine step as the device trace saw it.
 
-    `start_ns` and `end_ns` are on the recording's clock. For a CPU device the operators are the leaf CPU operators of
-    the step's thread; for an accelerator they are its kernels and copies, and `device_busy_ns` is the union.
+    `start_ns` and `end_ns` are on the recording's clock. For a CPU device the operators are the leaf CPU
+    operators of the step's thread; for an accelerator they are its kernels and copies, and `device_busy_ns`
+    is the union.
 
     `gap_ns` is time within the step in which no operator ran on the step's thread.
 
