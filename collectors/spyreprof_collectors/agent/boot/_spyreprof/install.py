@@ -1,0 +1,62 @@
+"""The one way to install the agent, whoever asks and however often."""
+
+from __future__ import annotations
+
+import os
+
+from .imports import PostImportFinder
+from .process import Process
+from .writer import Writer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+class Agent:
+    """The agent of this process: its shards, its own rows, and what it waits for.
+
+    Attributes:
+        folder: the recording folder.
+    """
+
+    def __init__(self, folder: str, how: str) -> None:
+        self.folder = folder
+        self.writer = Writer(folder)
+        self.process = Process(self.writer, how)
+        self.imports = PostImportFinder(self.process.hook_failed)
+
+
+_agent: Agent | None = None
+
+
+def install(how: str) -> Agent | None:
+    """Install the agent into this process, once.
+
+    Args:
+        how: which way in asked: "sitecustomize" or "vllm_plugin".
+
+    Returns:
+        The agent; None when nothing records or the recording folder cannot be written.
+    """
+    global _agent  # noqa: PLW0603 - one agent per process, by definition
+    folder = os.environ.get("SPYREPROF_DIR")
+    if _agent is not None or not folder:
+        return _agent
+    agent = Agent(folder, how)
+    if not agent.process.open():
+        return None
+    _agent = agent
+    agent.process.hook_into_interpreter()
+    agent.writer.on_tick = agent.process.tick
+    agent.imports.install()
+    agent.imports.when_imported("torch", _torch_arrived)
+    return agent
+
+
+def _torch_arrived(torch: ModuleType) -> None:
+    # Imported here and not at start-up: most processes of a program never see torch.
+    from . import torch_hooks
+
+    if _agent is not None:
+        torch_hooks.install(_agent, torch)

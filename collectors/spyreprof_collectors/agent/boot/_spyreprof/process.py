@@ -1,0 +1,137 @@
+"""Rows about the process itself: when it began, what it became, how it ended."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+
+from .writer import Writer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+KIND = "process"
+ANCHOR_INTERVAL_NS = 10_000_000_000
+REASON_LENGTH = 200
+
+_IMPLEMENTATIONS = {"cpython": "CPython", "pypy": "PyPy"}
+
+
+class Process:
+    """The process's own shard: opening, clock anchors, hooks, versions, closing.
+
+    Attributes:
+        before_closing: called, in order, before the last flush of a process that ends or execs.
+        before_fork, after_fork_in_child: called around a fork.
+    """
+
+    def __init__(self, writer: Writer, how: str) -> None:
+        self.writer = writer
+        self.how = how
+        self.before_closing: list[Callable[[], None]] = []
+        self.before_fork: list[Callable[[], None]] = []
+        self.after_fork_in_child: list[Callable[[], None]] = []
+        self._closed = False
+        self._anchored_ns = 0
+
+    def open(self) -> bool:
+        """Write the opening row; False when the recording folder cannot be written."""
+        self._anchored_ns = time.monotonic_ns()
+        self.writer.add_now(
+            KIND,
+            {
+                "k": "open",
+                "t": self._anchored_ns,
+                "epoch_ns": time.time_ns(),
+                "pid": os.getpid(),
+                "ppid": os.getppid(),
+                "python": sys.version.split()[0],
+                "implementation": _IMPLEMENTATIONS.get(sys.implementation.name, sys.implementation.name),
+                "executable": sys.executable,
+                "how": self.how,
+            },
+        )
+        return self.writer.alive
+
+    def note(self, kind: str, **fields: object) -> None:
+        """Write a row of this shard at once."""
+        self.writer.add_now(KIND, {"k": kind, "t": time.monotonic_ns(), **fields})
+
+    def hook(self, name: str, state: str, reason: str | None = None) -> None:
+        """Say how a hook fared: ok, missing, failed or disabled."""
+        self.note("hook", name=name, state=state, reason=reason)
+
+    def hook_failed(self, name: str, error: BaseException) -> None:
+        """Say that a hook failed and is off from now on."""
+        self.hook(name, "failed", f"{type(error).__name__}: {error}"[:REASON_LENGTH])
+
+    def tick(self) -> None:
+        """Write a clock anchor when the last one is old."""
+        now_ns = time.monotonic_ns()
+        if now_ns - self._anchored_ns >= ANCHOR_INTERVAL_NS:
+            self._anchored_ns = now_ns
+            self.writer.buffer(KIND).append({"k": "anchor", "t": now_ns, "epoch_ns": time.time_ns()})
+
+    def close(self, how: str) -> None:
+        """Run what must happen before the end, write the closing row, flush."""
+        if self._closed:
+            return
+        self._closed = True
+        self._run(self.before_closing)
+        self.note("close", how=how)
+
+    def hook_into_interpreter(self) -> None:
+        """Follow forks, and flush at every end that Python can see."""
+        atexit.register(self.close, "atexit")
+        os.register_at_fork(before=self._fork_begins, after_in_child=self._forked)
+        self._wrap("_exit", self._exits)
+        self._wrap("execv", self._execs)
+        self._wrap("execve", self._execs)
+
+    def _fork_begins(self) -> None:
+        self._run(self.before_fork)
+        self.writer.before_fork()
+
+    def _forked(self) -> None:
+        self.writer.after_fork_in_child()
+        self._closed = False
+        self.how = "fork"
+        self._run(self.after_fork_in_child)
+        self.open()
+
+    def _exits(self, *_arguments: object, **_keywords: object) -> None:
+        self.close("fork_child_exit" if self.how == "fork" else "os._exit")
+
+    def _execs(self, *arguments: Any, **keywords: Any) -> None:
+        # os.execvp tries one folder of PATH after another: only a file that is there can replace this process.
+        path = arguments[0] if arguments else keywords.get("path")
+        if not self._closed and path is not None and os.access(path, os.X_OK):
+            self._run(self.before_closing)
+            self.note("exec")
+
+    def _run(self, callbacks: Iterable[Callable[[], None]]) -> None:
+        for callback in callbacks:
+            try:
+                callback()
+            except Exception as error:
+                self.hook_failed("process", error)
+
+    def _wrap(self, name: str, before: Callable[..., None]) -> None:
+        original = getattr(os, name)
+
+        def wrapper(*arguments: Any, **keywords: Any) -> Any:
+            try:
+                before(*arguments, **keywords)
+            except Exception as error:
+                self.hook_failed(f"os.{name}", error)
+            return original(*arguments, **keywords)
+
+        wrapper.__name__ = name
+        wrapper.__qualname__ = name
+        wrapper.__doc__ = original.__doc__
+        wrapper.__wrapped__ = original  # type: ignore[attr-defined]
+        setattr(os, name, wrapper)
