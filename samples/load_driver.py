@@ -1,7 +1,7 @@
-"""Sends completion requests to an OpenAI-style server, streams the answers, and writes how long everything took.
+"""Sends completion requests to an OpenAI-style server, streams the answers, and writes how long each took.
 
-Standard library only. Prompts, lengths and arrival times depend on the seed alone. The result file has the fields of
-`vllm bench serve --save-result --save-detailed`, without the texts.
+Standard library only. Prompts, lengths and arrival times depend on the seed alone. The result file has the
+fields of `vllm bench serve --save-result --save-detailed`, without the texts.
 """
 
 from __future__ import annotations
@@ -121,9 +121,7 @@ class Client:
         connection = http.client.HTTPConnection(self.host, self.port, timeout=ANSWER_TIMEOUT_S)
         outcome = Outcome(len(prompt), time.perf_counter())
         try:
-            connection.request(
-                "POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"}
-            )
+            connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
             response = connection.getresponse()
             if response.status == 200:
                 self._read_stream(response, outcome)
@@ -210,7 +208,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def latency_fields(name: str, values_s: Sequence[float]) -> dict[str, float]:
-    """Mean, median, standard deviation and 99th percentile in milliseconds; nothing where nothing was measured."""
+    """Statistics in milliseconds; no fields where nothing was measured."""
     if not values_s:
         return {}
     values_ms = [value * 1000 for value in values_s]
@@ -222,18 +220,14 @@ def latency_fields(name: str, values_s: Sequence[float]) -> dict[str, float]:
     }
 
 
-def result(
-    options: argparse.Namespace, outcomes: Sequence[Outcome], start_s: float, end_s: float
-) -> dict[str, Any]:
+def result(options: argparse.Namespace, outcomes: Sequence[Outcome], start_s: float, end_s: float) -> dict[str, Any]:
     """The result file's content."""
     good = [outcome for outcome in outcomes if not outcome.error]
     duration_s = end_s - start_s
     output_tokens = sum(outcome.output_tokens for outcome in good)
     input_tokens = sum(outcome.prompt_tokens for outcome in good)
     per_token_s = [
-        (outcome.e2el_s - outcome.ttft_s) / (outcome.output_tokens - 1)
-        for outcome in good
-        if outcome.output_tokens > 1
+        (outcome.e2el_s - outcome.ttft_s) / (outcome.output_tokens - 1) for outcome in good if outcome.output_tokens > 1
     ]
     return {
         "date": time.strftime("%Y%m%d-%H%M%S"),
@@ -291,20 +285,14 @@ def parse_options(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--url", required=True, help="the server, e.g. http://127.0.0.1:8000")
     parser.add_argument("--label", default="load", help="a name that goes into the result")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--load-seconds", type=float, default=60.0, help="how long requests are sent; default 60"
-    )
+    parser.add_argument("--load-seconds", type=float, default=60.0, help="how long requests are sent; default 60")
     parser.add_argument("--prompt-tokens", type=_span, default=(16, 32), metavar="A:B")
     parser.add_argument("--output-tokens", type=_span, default=(8, 16), metavar="A:B")
     parser.add_argument("--shared-prefix-tokens", type=int, default=0, metavar="N")
-    parser.add_argument(
-        "--vocab", type=int, default=256, help="token ids of prompts are below it; default 256"
-    )
+    parser.add_argument("--vocab", type=int, default=256, help="token ids of prompts are below it; default 256")
     arrivals = parser.add_mutually_exclusive_group(required=True)
     arrivals.add_argument("--concurrency", type=int, metavar="N", help="closed loop: N requests in flight")
-    arrivals.add_argument(
-        "--request-rate", type=float, metavar="R", help="open loop: R random arrivals a second"
-    )
+    arrivals.add_argument("--request-rate", type=float, metavar="R", help="open loop: R random arrivals a second")
     parser.add_argument("--result", type=Path, default=Path("load-result.json"), metavar="FILE")
     return parser.parse_args(argv)
 

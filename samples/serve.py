@@ -3,8 +3,8 @@
     python serve.py                        one scenario from start to end: engine, load, result file
     python serve.py --scenario none        an OpenAI-style server on port 8000, until it is stopped
 
-Weights are random and seeded, so there is nothing to download and nothing sensible to read in the answers; the work is
-that of a real model of the same size. The engine itself begins in `engine/core.py`.
+Weights are random and seeded, so there is nothing to download and nothing sensible to read in the answers;
+the work is that of a real model of the same size. The engine itself begins in `engine/core.py`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from engine.server import FrontEnd
 if TYPE_CHECKING:
     from engine.core import Engine
 
-# Whoever polls /metrics sees the final counters only if there is a poll between the last token and the end; polls
-# come every second or so.
+# Whoever polls /metrics sees the final counters only if there is a poll between the last token and the end;
+# polls come every second or so.
 LINGER_S = 1.5
 
 
@@ -38,16 +38,14 @@ def say(sentence: str) -> None:
 
 def build_engine(options: argparse.Namespace) -> Engine:
     """The engine that the options describe, warmed up."""
-    # Here, not at the top of the file: mistakes in the options are told at once, not after torch's second of import.
+    # Here, not at the top of the file: mistakes in the options are told at once, not after torch's second
+    # of import.
     import torch
-
     from engine.core import Engine, EngineConfig
     from engine.model import ModelConfig, build_decoder
 
     torch.set_num_threads(options.threads)
-    sizes = ModelConfig(
-        options.layers, options.hidden, options.ffn, options.heads, options.kv_heads, options.vocab
-    )
+    sizes = ModelConfig(options.layers, options.hidden, options.ffn, options.heads, options.kv_heads, options.vocab)
     model = build_decoder(sizes, options.seed)
     if options.compile:
         model.compile_blocks(options.compile_backend)
@@ -62,9 +60,7 @@ def build_engine(options: argparse.Namespace) -> Engine:
     engine = Engine(model, config)
     engine.warm_up()
     weight_bytes = sum(parameter.nbytes for parameter in model.parameters())
-    say(
-        f"engine ready: {weight_bytes / 1e6:.0f} MB of weights in float32, {options.threads} compute thread(s)"
-    )
+    say(f"engine ready: {weight_bytes / 1e6:.0f} MB of float32 weights, compute threads: {options.threads}")
     return engine
 
 
@@ -100,7 +96,7 @@ class Load:
         engine.stop()
 
     def add_engine_totals(self, engine: Engine) -> None:
-        """Put the engine's own counters into the driver's result file. Readers see the old file or the new one."""
+        """Put the engine's own counters into the result file. Readers see the old file or the new one."""
         result = json.loads(self.result_path.read_text())
         result["engine"] = engine.totals()
         partial = self.result_path.with_name(f".{self.result_path.name}.{os.getpid()}")

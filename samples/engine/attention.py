@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from .scheduler import ScheduledRequest
 
@@ -44,7 +44,8 @@ def plan_attention(parts: Sequence[ScheduledRequest], block_size: int) -> Attent
         ]
         mask = None
         if part.num_tokens > 1:
-            # Causal, for a chunk that starts behind `start` earlier tokens: query i sees keys up to start + i.
+            # Causal, for a chunk that starts behind `start` earlier tokens: query i sees keys up to
+            # start + i.
             everything = torch.ones(part.num_tokens, part.seq_len, dtype=torch.bool)
             mask = everything.tril(diagonal=part.start)
         num_blocks = -(-part.seq_len // block_size)
@@ -68,7 +69,7 @@ class PagedKVCache:
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, plan: AttentionPlan) -> Tensor:
         """Store the step's keys and values, then attend.
 
-        q is (tokens, heads, head_dim); k and v are (tokens, kv_heads, head_dim). Returns (tokens, heads, head_dim).
+        q is (tokens, heads, head_dim); k and v are (tokens, kv_heads, head_dim). Returns the shape of q.
         """
         keys, values = self.keys[layer], self.values[layer]
         keys.flatten(0, 1).index_copy_(0, plan.slots, k)
@@ -89,8 +90,8 @@ class PagedKVCache:
 def _grouped_query_attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
     """One request: q is (queries, heads, head_dim); keys and values are (seq_len, kv_heads, head_dim).
 
-    Several query heads share a KV head. Instead of repeating the keys for each of them, the heads of a group are
-    laid out as further query rows of their KV head.
+    Several query heads share a KV head. Instead of repeating the keys for each of them, the heads of a
+    group are laid out as further query rows of their KV head.
     """
     num_queries, heads, head_dim = q.shape
     kv_heads = keys.shape[1]
@@ -98,7 +99,7 @@ def _grouped_query_attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tens
     grouped = q.reshape(num_queries, kv_heads, group, head_dim).permute(1, 2, 0, 3)
     if mask is not None:
         mask = mask.repeat(group, 1)
-    out = F.scaled_dot_product_attention(
+    out = functional.scaled_dot_product_attention(
         grouped.reshape(1, kv_heads, group * num_queries, head_dim),
         keys.transpose(0, 1).unsqueeze(0),
         values.transpose(0, 1).unsqueeze(0),

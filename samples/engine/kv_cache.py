@@ -1,8 +1,8 @@
 """Who owns which block of the paged KV cache: reference counts, a free list in LRU order, prefix caching.
 
-The KV cache is cut into blocks of `block_size` tokens. A request holds a *block table*, the list of its blocks in
-sequence order, so its cache need not be contiguous and nothing is reserved for tokens that may never come. This
-module is bookkeeping only; the tensors are in `attention.py`.
+The KV cache is cut into blocks of `block_size` tokens. A request holds a *block table*, the list of its
+blocks in sequence order, so its cache need not be contiguous and nothing is reserved for tokens that may
+never come. This module is bookkeeping only; the tensors are in `attention.py`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def hash_block(parent: bytes, tokens: Sequence[int]) -> bytes:
 class BlockPool:
     """All blocks of the cache. A block is *in use* while some request's table holds it, else it is free.
 
-    A free block keeps its contents, and its hash, until it is handed out again: that is the prefix cache. So a
-    warm cache costs nothing, and `usage_ratio` counts blocks in use only.
+    A free block keeps its contents, and its hash, until it is handed out again: that is the prefix cache.
+    So a warm cache costs nothing, and `usage_ratio` counts blocks in use only.
     """
 
     def __init__(self, num_blocks: int, block_size: int, enable_prefix_caching: bool = True) -> None:
@@ -94,7 +94,8 @@ class BlockPool:
 
     def release(self, blocks: Sequence[int]) -> None:
         """Give up a request's blocks."""
-        # Back to front: a block is of no use to anybody without those before it, so the tail is overwritten first.
+        # Back to front: a block is of no use to anybody without those before it, so the tail is overwritten
+        # first.
         for block in reversed(blocks):
             self._references[block] -= 1
             if self._references[block] == 0:

@@ -1,7 +1,7 @@
 """`/metrics`: the engine's state in the Prometheus text format, under vLLM's metric names.
 
-Written out by hand to show how little there is to it. Gauges are the state now, counters only ever grow, and a
-histogram is a row of counters "at most this large" with a sum and a count.
+Written out by hand to show how little there is to it. Gauges are the state now, counters only ever grow,
+and a histogram is a row of counters "at most this large" with a sum and a count.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A Llama-style decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
 
-All tokens of a step, of whatever request, are rows of one (tokens, hidden) matrix. Only attention looks at which row
-belongs to which request; everything else is one matrix multiplication per layer for all of them. That is why
-batching pays: the weights are read once per step, however many rows there are.
+All tokens of a step, of whatever request, are rows of one (tokens, hidden) matrix. Only attention looks at
+which row belongs to which request; everything else is one matrix multiplication per layer for all of them.
+That is why batching pays: the weights are read once per step, however many rows there are.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from .attention import AttentionPlan, PagedKVCache
 
@@ -49,8 +49,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Block(nn.Module):
-    """One layer. Its two dense halves are what `--compile` compiles; attention between them stays eager, as its
-    shapes change with every step and every request."""
+    """One layer. Its two dense halves are what `--compile` compiles; attention between them stays eager, as
+    its shapes change with every step and every request."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Block(nn.Module):
         """Attention's output projection and the SwiGLU feed-forward, both added to the residual stream x."""
         x = x + self.attention_out(attended.flatten(1))
         gate, up = self.gate_up(self.ffn_norm(x)).chunk(2, dim=-1)
-        return x + self.down(F.silu(gate) * up)
+        return x + self.down(functional.silu(gate) * up)
 
 
 class Decoder(nn.Module):

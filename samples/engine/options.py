@@ -14,9 +14,10 @@ from .server import SMALLEST_VOCAB
 class Scenario:
     """An engine and a load for it, chosen so that one thing is the bottleneck.
 
-    Sizes assume one compute thread at 20 to 100 GFLOP/s and 8 to 30 GB/s: steps then take 0.02 to 0.4 s. Lengths are
-    "A:B" in tokens, drawn evenly per request. A load with `concurrency` is closed: that many clients, each of which
-    sends its next request when its last one is done. Else requests arrive at random, `request_rate` a second.
+    Sizes assume one compute thread at 20 to 100 GFLOP/s and 8 to 30 GB/s: steps then take 0.02 to 0.4 s.
+    Lengths are "A:B" in tokens, drawn evenly per request. A load with `concurrency` is closed: that many
+    clients, each of which sends its next request when its last one is done. Else requests arrive at random,
+    `request_rate` a second.
     """
 
     summary: str
@@ -53,13 +54,13 @@ SCENARIOS = {
     "decode": Scenario(
         summary="one request at a time, weights far larger than the last-level cache: reading them binds",
         layers=2,
-        hidden=2560,
-        ffn=10240,
-        heads=20,
-        kv_heads=4,
+        hidden=2304,
+        ffn=9216,
+        heads=18,
+        kv_heads=3,
         max_num_seqs=8,
         prompt_tokens="8:16",
-        output_tokens="12:20",
+        output_tokens="12:24",
         concurrency=1,
     ),
     "queue": Scenario(
@@ -133,8 +134,8 @@ def positive_number(text: str) -> float:
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="serve.py",
-        description="A small continuous-batching LLM engine with random weights. With a scenario it also starts "
-        "a load driver, and ends when the load does.",
+        description="A small continuous-batching LLM engine with random weights. With a scenario it also "
+        "starts a load driver, and ends when the load does.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="scenarios:\n"
         + "\n".join(f"  {name:8} {scenario.summary}" for name, scenario in SCENARIOS.items())
@@ -147,9 +148,7 @@ def _parser() -> argparse.ArgumentParser:
         default=DEFAULT_SCENARIO,
         help="default: %(default)s; none serves until it is stopped",
     )
-    load.add_argument(
-        "--seed", type=not_negative, default=0, help="of weights, prompts and arrivals; default 0"
-    )
+    load.add_argument("--seed", type=not_negative, default=0, help="of weights, prompts and arrivals; default 0")
     load.add_argument(
         "--load-seconds", type=positive_number, default=60.0, help="how long requests are sent; default 60"
     )
@@ -172,9 +171,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="the first N tokens of every prompt are the same; default 0",
     )
-    load.add_argument(
-        "--result", metavar="FILE", help="result file; default serve-bench-SCENARIO-seedSEED.json here"
-    )
+    load.add_argument("--result", metavar="FILE", help="result file; default serve-bench-SCENARIO-seedSEED.json here")
 
     engine = parser.add_argument_group("engine")
     engine.add_argument("--max-num-seqs", type=positive, metavar="N", help="requests in a batch")
@@ -182,17 +179,15 @@ def _parser() -> argparse.ArgumentParser:
     engine.add_argument("--max-model-len", type=positive, metavar="N", help="prompt and output of a request")
     engine.add_argument("--num-kv-blocks", type=positive, metavar="N", help="blocks of the KV cache")
     engine.add_argument("--block-size", type=positive, metavar="N", help="tokens in a block")
-    engine.add_argument(
-        "--no-prefix-caching", action="store_true", help="compute every prompt from its start"
-    )
+    engine.add_argument("--no-prefix-caching", action="store_true", help="compute every prompt from its start")
     engine.add_argument("--compile", action="store_true", help="torch.compile the dense parts of every layer")
     engine.add_argument("--compile-backend", default="inductor", metavar="NAME", help="default: inductor")
     cpus = len(os.sched_getaffinity(0))
     engine.add_argument(
         "--threads",
         type=positive,
-        # The front end, the load driver and whatever watches them need a core too: on one that they share with the
-        # arithmetic they would wait for it, and so would every measurement.
+        # The front end, the load driver and whatever watches them need a core too: on one that they share
+        # with the arithmetic they would wait for it, and so would every measurement.
         default=max(1, cpus - 1),
         metavar="N",
         help="compute threads; default: all CPUs but one",
@@ -204,9 +199,7 @@ def _parser() -> argparse.ArgumentParser:
 
     http = parser.add_argument_group("http")
     http.add_argument("--host", default="127.0.0.1")
-    http.add_argument(
-        "--port", type=not_negative, help="default: 8000 with --scenario none, else any free one"
-    )
+    http.add_argument("--port", type=not_negative, help="default: 8000 with --scenario none, else any free one")
     return parser
 
 
@@ -243,12 +236,13 @@ def _mistake(options: argparse.Namespace) -> str | None:
         ),
         (
             options.max_num_batched_tokens < options.max_num_seqs,
-            "--max-num-batched-tokens must be at least --max-num-seqs: every running request computes a token per step",
+            "--max-num-batched-tokens must be at least --max-num-seqs: every running request computes a token "
+            "in every step",
         ),
         (
             capacity < options.max_model_len,
-            f"--num-kv-blocks times --block-size is {capacity} tokens, less than one request of --max-model-len "
-            f"{options.max_model_len}",
+            f"--num-kv-blocks times --block-size is {capacity} tokens, less than one request of "
+            f"--max-model-len {options.max_model_len}",
         ),
         (
             options.scenario != "none" and longest > options.max_model_len,

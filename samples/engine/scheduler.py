@@ -1,8 +1,9 @@
 """Continuous batching: before every step, decide which requests compute how many tokens.
 
 There is no separate prefill and decode mode. Every request has `num_tokens` known tokens, of which
-`num_computed_tokens` are in the KV cache; a step computes some of the rest. A long prompt is cut into chunks by the
-token budget of the step, and a decode is the special case where one token is left. No torch in here.
+`num_computed_tokens` are in the KV cache; a step computes some of the rest. A long prompt is cut into
+chunks by the token budget of the step, and a decode is the special case where one token is left. No torch
+in here.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Request:
     """Prompt and output so far. The last one of a decode is sampled but not yet in the KV cache."""
     num_computed_tokens: int = 0
     num_prefill_tokens: int = field(init=False)
-    """Tokens to compute before the next token is sampled: the prompt, and after a preemption the output too."""
+    """Tokens to compute before the next token is sampled: the prompt, after a preemption the output too."""
     block_table: list[int] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)
     num_remembered_blocks: int = 0
@@ -110,9 +111,9 @@ class Batch:
     def annotation(self) -> str:
         """The step's name in a profile: vLLM's detailed step annotation.
 
-        For prefills and for decodes it says how many requests and, with q tokens computed and k tokens attended to
-        per request, the sums of q, k, q*q and q*k. Work in matrix multiplications goes with sq; KV reads of decodes
-        with sk; attention work of prefills with sqsk.
+        For prefills and for decodes it says how many requests and, with q tokens computed and k tokens
+        attended to per request, the sums of q, k, q*q and q*k. Work in matrix multiplications goes with sq;
+        KV reads of decodes with sk; attention work of prefills with sqsk.
         """
         context = _sums([part for part in self.parts if part.is_context])
         generation = _sums([part for part in self.parts if not part.is_context])
@@ -158,7 +159,7 @@ class Scheduler:
         return bool(self.running or self.waiting)
 
     def schedule(self) -> Batch:
-        """Choose the next step's work: first those that run, then, while something is left, those that wait."""
+        """Choose the next step's work: first those that run, then those that wait."""
         parts: list[ScheduledRequest] = []
         budget = self.max_num_batched_tokens
         preemptions_before = self.counters.preemptions
@@ -191,7 +192,8 @@ class Scheduler:
         """
         wanted = self.pool.blocks_for(request.num_computed_tokens + num_tokens) - len(request.block_table)
         while wanted > self.pool.num_free:
-            # The youngest loses least work, and cannot be in this step's batch yet: the loop goes oldest first.
+            # The youngest loses least work, and cannot be in this step's batch yet: the loop goes from
+            # the oldest to the youngest.
             victim = self.running.pop()
             self._preempt(victim)
             if victim is request:
@@ -210,7 +212,7 @@ class Scheduler:
         self.waiting.appendleft(request)
 
     def _admit(self, request: Request, budget: int) -> ScheduledRequest | None:
-        """Start a waiting request, from behind what the prefix cache holds of it; None when blocks are short."""
+        """Start a waiting request behind its cached prefix; None when blocks are short."""
         pool = self.pool
         cached: list[int] = []
         if pool.enable_prefix_caching:
@@ -219,8 +221,8 @@ class Scheduler:
             cached = pool.cached_prefix(request.hash_full_blocks(pool.block_size)[:usable])
         num_cached_tokens = len(cached) * pool.block_size
 
-        # All known tokens must fit, although the first chunk may need less: a request that is admitted and then
-        # stuck halfway through its prompt would hold blocks that those ahead of it need.
+        # All known tokens must fit, although the first chunk may need less: a request that is admitted and
+        # then stuck halfway through its prompt would hold blocks that those ahead of it need.
         new_blocks = pool.blocks_for(request.num_tokens) - len(cached)
         free_after_sharing = pool.num_free - sum(pool.is_free(block) for block in cached)
         if new_blocks > free_after_sharing:
@@ -228,9 +230,7 @@ class Scheduler:
 
         num_tokens = min(request.num_tokens - num_cached_tokens, budget)
         pool.share(cached)
-        request.block_table = cached + pool.allocate(
-            pool.blocks_for(num_cached_tokens + num_tokens) - len(cached)
-        )
+        request.block_table = cached + pool.allocate(pool.blocks_for(num_cached_tokens + num_tokens) - len(cached))
         request.num_computed_tokens = num_cached_tokens
         request.num_remembered_blocks = len(cached)
         if request.num_preemptions == 0 and pool.enable_prefix_caching:

@@ -25,7 +25,7 @@ SMALLEST_VOCAB = EOS_TOKEN_ID + 1
 LARGEST_BODY_BYTES = 4_000_000
 
 
-class BadRequest(Exception):
+class BadRequestError(Exception):
     """The client's mistake, told to the client."""
 
 
@@ -35,7 +35,7 @@ def parse_prompt(prompt: object, vocab: int) -> list[int]:
         return list(prompt.encode("utf-8", errors="replace"))
     if isinstance(prompt, list) and all(type(token) is int and 0 <= token < vocab for token in prompt):
         return prompt
-    raise BadRequest(f"prompt must be text, or a list of token ids from 0 to {vocab - 1}")
+    raise BadRequestError(f"prompt must be text, or a list of token ids from 0 to {vocab - 1}")
 
 
 def parse_body(body: bytes, vocab: int) -> tuple[Request, dict[str, Any]]:
@@ -43,14 +43,14 @@ def parse_body(body: bytes, vocab: int) -> tuple[Request, dict[str, Any]]:
     try:
         fields = json.loads(body)
     except ValueError:
-        raise BadRequest("the body is not JSON") from None
+        raise BadRequestError("the body is not JSON") from None
     if not isinstance(fields, dict):
-        raise BadRequest("the body is not a JSON object")
+        raise BadRequestError("the body is not a JSON object")
     max_tokens = fields.get("max_tokens", 16)
     if type(max_tokens) is not int or max_tokens < 1:
-        raise BadRequest("max_tokens must be a whole number, 1 or more")
+        raise BadRequestError("max_tokens must be a whole number, 1 or more")
     if fields.get("temperature") not in (None, 0):
-        raise BadRequest("this engine samples greedily: temperature must be 0 or absent")
+        raise BadRequestError("this engine samples greedily: temperature must be 0 or absent")
     eos_token_id = None if fields.get("ignore_eos") is True else EOS_TOKEN_ID
     request_id = f"cmpl-{next(_request_numbers)}"
     return Request(request_id, parse_prompt(fields.get("prompt"), vocab), max_tokens, eos_token_id), fields
@@ -75,7 +75,7 @@ class Handler(BaseHTTPRequestHandler):
     # Otherwise a token may wait tens of milliseconds for company before it is sent.
     disable_nagle_algorithm = True
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         """Health and metrics."""
         if self.path == "/health":
             self._send(200, b"", "text/plain")
@@ -84,7 +84,7 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self._send_error(404, f"no such path: {self.path}")
 
-    def do_POST(self) -> None:  # noqa: N802
+    def do_POST(self) -> None:
         """Completions."""
         try:
             length = int(self.headers.get("Content-Length") or 0)
@@ -101,7 +101,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             request, fields = parse_body(body, self.server.engine.model.config.vocab)
             self.server.engine.submit(request)
-        except (BadRequest, ValueError) as mistake:
+        except (BadRequestError, ValueError) as mistake:
             self._send_error(400, str(mistake))
             return
         try:
@@ -151,9 +151,7 @@ class Handler(BaseHTTPRequestHandler):
         self._send(status, json.dumps(content).encode(), "application/json")
 
     def _send_error(self, status: int, message: str) -> None:
-        self._send_json(
-            status, {"error": {"message": message, "type": "invalid_request_error", "code": status}}
-        )
+        self._send_json(status, {"error": {"message": message, "type": "invalid_request_error", "code": status}})
 
     def _send(self, status: int, body: bytes, content_type: str) -> None:
         self.send_response(status)
@@ -162,7 +160,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+    def log_message(self, format: str, *args: Any) -> None:
         """Requests are not logged: the engine prints its own progress."""
 
 
