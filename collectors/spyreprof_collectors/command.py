@@ -70,9 +70,7 @@ def resolve(argv: Sequence[str], environment: Mapping[str, str]) -> str:
     )
 
 
-def python_program(
-    argv: Sequence[str], environment: Mapping[str, str], executable: str
-) -> PythonProgram | None:
+def python_program(argv: Sequence[str], environment: Mapping[str, str], executable: str) -> PythonProgram | None:
     """Tell which Python a command runs; None when it is no Python or hides behind a shell.
 
     Follows `env [-i] [NAME=VALUE...] python` and the shebang line of a script.

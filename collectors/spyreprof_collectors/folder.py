@@ -40,12 +40,12 @@ def create(out: Path | None, name: str, now_epoch_ns: int | None = None) -> tupl
             (path / sub).mkdir(mode=FOLDER_MODE, exist_ok=True)
     except OSError as error:
         if is_new:
-            remove_empty(path)
+            remove(path)
         raise _refused(out or path, error) from error
     return path, is_new
 
 
-def remove_empty(path: Path, keep_root: bool = False) -> None:
+def remove(path: Path, keep_root: bool = False) -> None:
     """Take away a recording in which no program ever ran."""
     for sub in (layout.SHARDS, layout.TRACES, layout.BENCH):
         folder = path / sub
@@ -90,13 +90,9 @@ def _claim(path: Path, shown: Path) -> bool:
             raise _refused(shown, unreadable) from unreadable
         if taken:
             what = "already holds a recording" if (path / layout.MANIFEST).exists() else "is not empty"
-            raise UserError(
-                f"{shown} {what}.", "Name another folder with --out; nothing is overwritten."
-            ) from error
+            raise UserError(f"{shown} {what}.", "Name another folder with --out; nothing is overwritten.") from error
         if not os.access(path, os.W_OK | os.X_OK):
-            raise UserError(
-                f"{shown} is not writable.", "Name a folder with --out that you may write to."
-            ) from error
+            raise UserError(f"{shown} is not writable.", "Name a folder with --out that you may write to.") from error
         return False
     except OSError as error:
         raise _refused(shown, error) from error

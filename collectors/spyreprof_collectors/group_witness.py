@@ -1,8 +1,8 @@
 """Tells a signal for the launcher alone from one that went to the whole group.
 
 `kill -- -PGID`, systemd and `timeout` signal every process of a group, the program included. Passing such a
-signal on would give it to the program twice, and a server takes a second SIGINT for "now, by force". A siginfo
-does not tell the two apart, so a silent helper stands in the same process group and notes what it gets.
+signal on would give it to the program twice, and a server takes a second SIGINT for "now, by force".
+A siginfo does not tell the two apart, so a silent helper stands in the same process group and notes what it gets.
 """
 
 from __future__ import annotations

@@ -31,10 +31,7 @@ def cpu_model() -> str | None:
     """Name of the first CPU as the kernel spells it: x86 `model name`, POWER `cpu`, s390x `processor 0`."""
     for line in read_text(Path("/proc/cpuinfo")).splitlines():
         key, _, value = line.partition(":")
-        if (
-            key.strip().lower() in {"model name", "cpu model", "cpu", "processor 0", "hardware"}
-            and value.strip()
-        ):
+        if key.strip().lower() in {"model name", "cpu model", "cpu", "processor 0", "hardware"} and value.strip():
             return value.strip()
     return None
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spyreprof.errors import EXIT_WRONG_USE, UserError
-from spyreprof_collectors import command, folder, manifest
+from spyreprof.errors import UserError
+from spyreprof_collectors import bench_result, command, conclusion, folder
+from spyreprof_collectors.calibration import USUAL_S, Calibration
+from spyreprof_collectors.collection import Collection
 from spyreprof_collectors.command import PythonProgram
-from spyreprof_collectors.manifest import CollectorState, Manifest
+from spyreprof_collectors.manifest import Manifest
+from spyreprof_collectors.metrics_page import Page
 from spyreprof_collectors.process import TERMINATING, ProgramEnd, Supervisor, end_as
 
 BOOT_FOLDER = Path(__file__).resolve().parent / "agent" / "boot"
@@ -46,45 +47,59 @@ def record(options: RecordOptions) -> int:
         The exit code to leave with; when the program died of a signal, this process does as well.
 
     Raises:
-        UserError: nothing was started: the command or the folder cannot be used.
+        UserError: nothing was started: the command, an option or the folder cannot be used.
     """
     if not options.command:
-        raise UserError(
-            "No command to record.", "Put it after `--`: spyreprof record -- python serve.py", EXIT_WRONG_USE
-        )
+        raise UserError("No command to record.", "Put it after `--`: spyreprof record -- python serve.py")
+    page = Page.of_url(options.metrics_url) if options.metrics_url is not None else None
     executable = command.resolve(options.command, os.environ)
     program = command.python_program(options.command, os.environ, executable)
     recording, is_new = folder.create(options.out, command.display_name(options.command, program))
-    document = Manifest(options.command, os.environ)
-    say = _Voice(options.quiet)
+    run = _Run(options, recording, program, Manifest(options.command, os.environ))
+    say = Voice(options.quiet)
     with Supervisor() as supervisor:
+        calibration = Calibration(supervisor, recording, program, os.environ)
+        collection = Collection(recording, page, {supervisor.witness_pid or 0})
         try:
-            document.write(recording)
-            say(f"recording into {_shown(recording)}")
-            pid = supervisor.spawn(executable, options.command, _program_environment(options, recording))
-        except BaseException:
-            folder.remove_empty(recording, keep_root=not is_new)
+            run.document.write(recording)
+            say(f"recording into {shown(recording)}")
+            came = _calibrate_before(calibration, options, say)
+            if came is None:
+                run.document.begin()
+                run.document.write(recording)
+                pid = supervisor.spawn(executable, options.command, _program_environment(options, recording))
+        except (UserError, OSError):
+            folder.remove(recording, keep_root=not is_new)
             raise
-        end = supervisor.run_program(pid, options.duration_s, KILL_GRACE_S)
-        document.ended_ns = time.monotonic_ns()
-        document.end = end
-        document.interrupted = any(number in TERMINATING for number in supervisor.received)
-        document.notes += supervisor.notes
-        _conclude(document, recording, program, options)
-        document.write(recording)
-        folder.tighten(recording)
-        for line in _summary(document, recording, end):
-            say(line)
+        if came is not None:
+            folder.remove(recording, keep_root=not is_new)
+            end = ProgramEnd(signal=came)
+        else:
+            collection.start()
+            supervisor.before_terminating = collection.poll_before_end
+            end = supervisor.run_program(pid, options.duration_s, KILL_GRACE_S)
+            run.document.finish(end, interrupted=any(number in TERMINATING for number in supervisor.received))
+            for line in _finish(run, supervisor, collection, calibration, say):
+                say(line)
     return end_as(end)
 
 
-class _Voice:
+@dataclass(frozen=True, slots=True)
+class _Run:
+    options: RecordOptions
+    recording: Path
+    program: PythonProgram | None
+    document: Manifest
+
+
+class Voice:
     """Our few lines on stderr; a closed stderr must not change how the run ends."""
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
 
     def __call__(self, line: str) -> None:
+        """Say one line."""
         if self._quiet:
             return
         try:
@@ -97,11 +112,7 @@ class _Voice:
 def _program_environment(options: RecordOptions, recording: Path) -> dict[str, str]:
     environment = dict(os.environ)
     # A recording inside a recording: the inner agent takes over, and one boot folder is enough.
-    rest = [
-        part
-        for part in environment.get("PYTHONPATH", "").split(os.pathsep)
-        if part and part != str(BOOT_FOLDER)
-    ]
+    rest = [part for part in environment.get("PYTHONPATH", "").split(os.pathsep) if part and part != str(BOOT_FOLDER)]
     environment["PYTHONPATH"] = os.pathsep.join([str(BOOT_FOLDER), *rest])
     environment["SPYREPROF_DIR"] = str(recording)
     window = (
@@ -113,80 +124,45 @@ def _program_environment(options: RecordOptions, recording: Path) -> dict[str, s
     return environment
 
 
-def _conclude(
-    document: Manifest, recording: Path, program: PythonProgram | None, options: RecordOptions
-) -> None:
-    document.processes = manifest.read_processes(recording)
-    document.collectors = [_agent_state(document, program), *manifest.hook_states(recording)]
-    steps = sum(process.steps for process in document.processes)
-    if steps:
-        document.collectors.append(CollectorState("steps", "ok"))
-    else:
-        document.collectors.append(
-            CollectorState(
-                "steps",
-                "unavailable",
-                "no process named its engine steps",
-                "mark each step with torch.profiler.record_function under vLLM's or SGLang's step names",
-            )
-        )
-    document.notes += _unclosed_notes(document)
+def _calibrate_before(calibration: Calibration, options: RecordOptions, say: Voice) -> int | None:
+    reason = calibration.reason_to_skip(options.calibrate)
+    if reason is not None:
+        calibration.skip(reason)
+        return None
+    say(f"measuring this machine's peaks (about {USUAL_S} s; --no-calibrate skips it)")
+    return calibration.run_before()
 
 
-def _agent_state(document: Manifest, program: PythonProgram | None) -> CollectorState:
-    if document.processes:
-        return CollectorState("agent", "ok")
-    if program is None:
-        reason = "the program is not Python, or a wrapper hides it, and no Python process reported"
-        return CollectorState("agent", "unavailable", reason, "record the Python command itself")
-    if program.shutting_options:
-        option = f"-{program.shutting_options[0]}"
-        return CollectorState(
-            "agent",
-            "unavailable",
-            f"python {option} keeps sitecustomize or PYTHONPATH out, so the hook could not enter",
-            f"run without {option}",
-        )
-    return CollectorState(
-        "agent",
-        "unavailable",
-        "the interpreter ran without the hook reporting",
-        "check that the program keeps PYTHONPATH and runs Python 3.10 or later",
-    )
+def _finish(
+    run: _Run, supervisor: Supervisor, collection: Collection, calibration: Calibration, say: Voice
+) -> list[str]:
+    """Complete the recording of a program that ended; no fault here may cost its exit code.
+
+    Returns:
+        Lines for the user.
+    """
+    document = run.document
+    try:
+        collection.stop()
+        conclusion.conclude(document, run.recording, run.program, collection.still_running(), supervisor)
+        states = [*document.collectors, *collection.states()]
+        states.append(bench_result.collect(run.recording, run.options.command, document.started_epoch_ns))
+        document.collectors = [*states, calibration.state()]
+        # The recording is complete from here on, for somebody may not wait for what follows.
+        document.write(run.recording)
+        if calibration.has_begun:
+            say("measuring this machine's peaks again")
+            calibration.run_after(stopped=bool(supervisor.passed_on & TERMINATING))
+            document.collectors = [*states, calibration.state()]
+            document.write(run.recording)
+        folder.tighten(run.recording)
+    except Exception as error:  # noqa: BLE001  the program's exit code matters more than our bookkeeping
+        return [f"the recording {shown(run.recording)} is incomplete: {type(error).__name__}: {error}"]
+    return conclusion.summary(document, shown(run.recording))
 
 
-def _unclosed_notes(document: Manifest) -> list[str]:
-    unclosed = [process for process in document.processes if process.closed_ns is None]
-    running = [process for process in unclosed if manifest.alive(process.pid)]
-    ended = [process for process in unclosed if process not in running]
-    notes: list[str] = []
-    if running:
-        pids = _pids([process.pid for process in running])
-        notes.append(f"The program ended while {pids} of it went on; the recording holds them up to then.")
-    if ended:
-        pids = _pids([process.pid for process in ended])
-        notes.append(
-            f"Ended without a closing row, so killed or crashed: {pids}; up to a second of rows is missing."
-        )
-    return notes
-
-
-def _pids(pids: Sequence[int]) -> str:
-    shown = ", ".join(str(pid) for pid in pids[:8]) + (" ..." if len(pids) > 8 else "")
-    return f"{'process' if len(pids) == 1 else f'{len(pids)} processes:'} {shown}"
-
-
-def _summary(document: Manifest, recording: Path, end: ProgramEnd) -> list[str]:
-    lines = [] if end.code == 0 else [end.sentence()]
-    lines += document.notes
-    steps = sum(process.steps for process in document.processes)
-    lines.append(
-        f"{steps} steps of {len(document.processes)} processes. Next: spyreprof report {_shown(recording)}"
-    )
-    return lines
-
-
-def _shown(path: Path) -> str:
+def shown(path: Path) -> str:
+    """The path as a person in this folder would write it."""
     try:
         return f"./{path.relative_to(Path.cwd())}"
     except (ValueError, OSError):

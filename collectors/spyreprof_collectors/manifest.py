@@ -45,8 +45,9 @@ class Manifest:
 
     command: Sequence[str]
     environment: Mapping[str, str]
-    started_ns: int = field(default_factory=time.monotonic_ns)
     created_epoch_ns: int = field(default_factory=time.time_ns)
+    started_ns: int = field(default_factory=time.monotonic_ns)
+    started_epoch_ns: int = field(default_factory=time.time_ns)
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     ended_ns: int | None = None
     end: ProgramEnd | None = None
@@ -55,6 +56,17 @@ class Manifest:
     processes: list[ProcessFacts] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     _host: dict[str, object] = field(default_factory=host.host_facts)
+
+    def begin(self) -> None:
+        """The program starts now; what came before was preparation."""
+        self.started_ns = time.monotonic_ns()
+        self.started_epoch_ns = time.time_ns()
+
+    def finish(self, end: ProgramEnd, *, interrupted: bool) -> None:
+        """The program ended now."""
+        self.ended_ns = time.monotonic_ns()
+        self.end = end
+        self.interrupted = interrupted
 
     def write(self, recording: Path) -> None:
         """Write the document; secrets leave the command here and nowhere later."""
@@ -73,9 +85,7 @@ class Manifest:
                 "ended_ns": self.ended_ns,
                 "exit": end,
                 "host": self._host,
-                "environment": {
-                    k: _utf8(v) for k, v in secrets.allowed_environment(self.environment).items()
-                },
+                "environment": {k: _utf8(v) for k, v in secrets.allowed_environment(self.environment).items()},
                 "collectors": [asdict(collector) for collector in self.collectors],
                 "processes": [asdict(process) for process in self.processes],
                 "interrupted": self.interrupted,
@@ -86,9 +96,7 @@ class Manifest:
 
 def read_processes(recording: Path) -> list[ProcessFacts]:
     """Read every profiled process back from its shard, in the order in which they opened."""
-    steps = {
-        writer: shards.count_rows(path) for writer, path in shards.shard_paths(recording, layout.KIND_STEPS)
-    }
+    steps = {writer: shards.count_rows(path) for writer, path in shards.shard_paths(recording, layout.KIND_STEPS)}
     processes: list[ProcessFacts] = []
     for writer, path in shards.shard_paths(recording, layout.KIND_PROCESS):
         opened: Mapping[str, object] = {}
@@ -144,12 +152,6 @@ def hook_states(recording: Path) -> list[CollectorState]:
             )
         )
     return states
-
-
-def alive(pid: int) -> bool:
-    """Whether a process of this id runs and is no zombie."""
-    text = host.read_text(Path(f"/proc/{pid}/stat"))
-    return bool(text) and text.rpartition(")")[2].split()[0] not in {"Z", "X"}
 
 
 def _integer(value: object) -> int | None:

@@ -69,6 +69,7 @@ class Supervisor:
     before_terminating: Callable[[], None] = lambda: None
     notes: list[str] = field(default_factory=list)
     received: list[int] = field(default_factory=list)
+    passed_on: set[int] = field(default_factory=set)
     is_subreaper: bool = False
     _mask: set[int] = field(default_factory=set)
     _witness: GroupWitness | None = None
@@ -141,15 +142,11 @@ class Supervisor:
             if not terminated:
                 self.before_terminating()
                 _kill(pid, signal.SIGTERM)
-                self.notes.append(
-                    f"The program was ended with SIGTERM after {duration_s:g} s, as --duration asked."
-                )
+                self.notes.append(f"The program was ended with SIGTERM after {duration_s:g} s, as --duration asked.")
                 terminated, deadline_ns = True, time.monotonic_ns() + int(kill_grace_s * NS_PER_S)
             else:
                 _kill(pid, signal.SIGKILL)
-                self.notes.append(
-                    f"The program did not end within {kill_grace_s:g} s of SIGTERM and got SIGKILL."
-                )
+                self.notes.append(f"The program did not end within {kill_grace_s:g} s of SIGTERM and got SIGKILL.")
                 deadline_ns = None
         self._program = None
         return ProgramEnd.of_status(self._statuses.pop(pid))
@@ -215,6 +212,7 @@ class Supervisor:
             return
         if self._program is None or self._program in self._statuses:
             return
+        self.passed_on.add(number)
         if number in TERMINATING:
             self.before_terminating()
         if number == signal.SIGTSTP:
@@ -234,8 +232,8 @@ def end_as(end: ProgramEnd) -> int:
     """End this process as the program ended.
 
     Returns:
-        The exit code to leave with. Does not return when a signal can be taken on; as process 1 of a
-        container the kernel shields us from our own signals, and the value is 128 + number, as shells report it.
+        The exit code to leave with. Does not return when a signal can be taken on. As process 1 of a
+        container the kernel shields us from our own signals: the value is then 128 + number, as in shells.
     """
     if end.signal is None:
         return end.code if end.code is not None else 1

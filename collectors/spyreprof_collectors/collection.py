@@ -1,0 +1,59 @@
+"""The collectors that run beside the program, inside the launcher."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection as Container
+from pathlib import Path
+
+from spyreprof.recording import layout
+from spyreprof_collectors.manifest import CollectorState
+from spyreprof_collectors.metrics_page import Page
+from spyreprof_collectors.metrics_poll import INTERVAL_S as METRICS_INTERVAL_S
+from spyreprof_collectors.metrics_poll import MetricsCollector
+from spyreprof_collectors.sampler import Sampler
+from spyreprof_collectors.shards import ShardWriter
+from spyreprof_collectors.usage import INTERVAL_S as USAGE_INTERVAL_S
+from spyreprof_collectors.usage import Stat, UsageCollector
+
+# How long a terminating signal may wait for the last poll of /metrics.
+LAST_POLL_PATIENCE_S = 0.5
+
+
+class Collection:
+    """Starts, hurries and stops the collectors. Start it with signals blocked, so that no thread takes one."""
+
+    def __init__(self, recording: Path, page: Page | None, excluded: Container[int]) -> None:
+        self._usage_shard = ShardWriter(recording, layout.KIND_USAGE)
+        self._metrics_shard = ShardWriter(recording, layout.KIND_METRICS)
+        self._usage = UsageCollector(self._usage_shard, os.getpid(), excluded)
+        self._metrics = MetricsCollector(self._metrics_shard, recording, page)
+        self._usage_sampler = Sampler("usage", USAGE_INTERVAL_S, self._usage.sample)
+        self._metrics_sampler = Sampler("metrics", METRICS_INTERVAL_S, self._metrics.sample)
+
+    def start(self) -> None:
+        """Begin collecting. Without a thread to be had the program runs on, and the manifest tells."""
+        for sampler in (self._usage_sampler, self._metrics_sampler):
+            sampler.start()
+
+    def poll_before_end(self) -> None:
+        """Take the counters while the server still answers."""
+        self._metrics.hurry()
+        self._metrics_sampler.tick_now(LAST_POLL_PATIENCE_S)
+
+    def stop(self) -> None:
+        """End collecting and write what was kept back."""
+        self._usage_sampler.stop()
+        self._metrics_sampler.stop()
+        self._metrics.finish()
+
+    def states(self) -> list[CollectorState]:
+        """What each collector got; closes their shards."""
+        states = [self._usage.state(self._usage_sampler.fault), self._metrics.state(self._metrics_sampler.fault)]
+        self._usage_shard.close()
+        self._metrics_shard.close()
+        return states
+
+    def still_running(self) -> list[Stat]:
+        """Processes of the program that live now; call after `stop`."""
+        return self._usage.members()
