@@ -45,6 +45,13 @@ def diagnose(inputs: AnalysisInputs, targets: Targets | None = None) -> Diagnosi
     return diagnose(inputs, load_rules(), targets or Targets())
 
 
+def targets(*, itl_p99_s: float | None = None, ttft_p99_s: float | None = None) -> Targets:
+    """Latency targets of the user, in seconds; None where there is none."""
+    from spyreprof_analyzers.diagnose import Targets
+
+    return Targets(itl_p99_s=itl_p99_s, ttft_p99_s=ttft_p99_s)
+
+
 def rules() -> RuleBook:
     """The built-in rules."""
     from spyreprof.rules import load_rules

@@ -105,14 +105,14 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     batch: Spread | None
     context: Spread | None
     quantisation: Public | None
-    software: dict[str, Public] | None
+    software: dict[Public, Public] | None
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
     """One input and how much of it was read. A count that does not apply is left out of `counts`."""
 
     kind: Literal["recording", "torch_trace", "metrics", "request_log", "benchmark"]
-    counts: dict[str, int]
+    counts: dict[Public, int]
 
 
 class CollectorState(msgspec.Struct, frozen=True, kw_only=True):

@@ -126,10 +126,7 @@ class Page:
         """A table; on a page too narrow for it, each row becomes a list of heading and cell."""
         cells = [[self.text(cell).plain for cell in row] for row in rows]
         headings = [self.text(column.heading).plain for column in columns]
-        widths = [
-            max(cell_len(cell) for cell in column_cells)
-            for column_cells in zip(headings, *cells, strict=True)
-        ]
+        widths = [max(cell_len(cell) for cell in column_cells) for column_cells in zip(headings, *cells, strict=True)]
         if indent + sum(widths) + 2 * (len(widths) - 1) > self.width:
             for row in cells:
                 named = [f"{heading} {cell}" for heading, cell in zip(headings[1:], row[1:], strict=True)]
@@ -137,9 +134,7 @@ class Page:
             return
         for row, style in [(headings, "dim"), *((row, "") for row in cells)]:
             aligned = [
-                " " * (width - cell_len(cell)) + cell
-                if column.numeric
-                else cell + " " * (width - cell_len(cell))
+                " " * (width - cell_len(cell)) + cell if column.numeric else cell + " " * (width - cell_len(cell))
                 for cell, width, column in zip(row, widths, columns, strict=True)
             ]
             self.lines.append(Text(" " * indent + "  ".join(aligned).rstrip(), style=style))

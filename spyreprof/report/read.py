@@ -17,24 +17,25 @@ class _Version(msgspec.Struct):
     schema_version: int
 
 
+def looks_like_report(path: Path) -> bool:
+    """Whether a file may be a report.json: a JSON object that states a schema version and a verdict.
+
+    A damaged or newer report still looks like one, so that its reader can say what is wrong with it.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    content = _content(path)
+    return content.lstrip()[:1] == b"{" and b'"schema_version"' in content and b'"verdict"' in content
+
+
 def read_report(path: Path) -> Report:
     """Read a report.json.
 
     Raises:
         UserError: the file cannot be read, is no report, or was written by a newer spyreprof.
     """
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be read: {error.strerror}.", "Give a report.json or a recording."
-        ) from error
-    if len(content) > MAX_BYTES:
-        raise UserError(
-            f"{path} is larger than {MAX_BYTES >> 20} MiB, which no report is.", "Give a report.json."
-        )
-    return decode_report(content, str(path))
+    return decode_report(_content(path), str(path))
 
 
 def decode_report(content: bytes, name: str) -> Report:
@@ -61,3 +62,14 @@ def decode_report(content: bytes, name: str) -> Report:
         raise UserError(
             f"{name} is damaged: {error}.", "Make it again from the recording with `spyreprof report`."
         ) from error
+
+
+def _content(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.", "Give a report.json or a recording.") from error
+    if len(content) > MAX_BYTES:
+        raise UserError(f"{path} is larger than {MAX_BYTES >> 20} MiB, which no report is.", "Give a report.json.")
+    return content

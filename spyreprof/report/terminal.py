@@ -208,8 +208,7 @@ def _time_budget(page: Page, report: Report) -> None:
     page.paragraph(f"Where the wall time went, in % of the window ({whole} = 100 %)", style="bold")
     shares = closing_shares([*(part.ns for part in budget.parts), budget.unexplained_ns], budget.window_ns)
     rows = [
-        (part_label(part), share, ORIGIN_TAGS[part.origin])
-        for part, share in zip(budget.parts, shares, strict=False)
+        (part_label(part), share, ORIGIN_TAGS[part.origin]) for part, share in zip(budget.parts, shares, strict=False)
     ]
     rows.append(("unexplained", shares[-1], ""))
     label_width = max(len(label) for label, _, _ in rows)
@@ -309,9 +308,7 @@ def _not_judged(page: Page, report: Report, show_all: bool) -> None:
     page.blank()
     shown = report.not_judged if show_all else report.not_judged[:LINES_SHOWN]
     for index, item in enumerate(shown):
-        page.labelled(
-            "Not judged" if index == 0 else "", f"{item.topic}: {item.reason} Obtain: {item.obtain}"
-        )
+        page.labelled("Not judged" if index == 0 else "", f"{item.topic}: {item.reason} Obtain: {item.obtain}")
     if len(report.not_judged) > len(shown):
         page.labelled("", f"{len(report.not_judged) - len(shown)} more: --all")
 

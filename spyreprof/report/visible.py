@@ -18,8 +18,7 @@ def visible(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(
-        _escaped(character) if unicodedata.category(character) in _SHOWN_ESCAPED else character
-        for character in text
+        _escaped(character) if unicodedata.category(character) in _SHOWN_ESCAPED else character for character in text
     )
 
 

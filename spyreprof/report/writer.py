@@ -59,9 +59,7 @@ def dump(report: Report) -> bytes:
 
 def _canonical(value: Any, path: str, absent: list[str]) -> Any:
     if isinstance(value, dict):
-        return {
-            key: _canonical(part, f"{path}.{key}" if path else key, absent) for key, part in value.items()
-        }
+        return {key: _canonical(part, f"{path}.{key}" if path else key, absent) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
         return [_canonical(part, f"{path}[{index}]", absent) for index, part in enumerate(value)]
     if isinstance(value, float):

@@ -337,19 +337,13 @@ def finished_report(**changes: Any) -> Report:
         time_budget=BUDGET,
         phases=PHASES,
         latencies=(
-            LatencySummary(
-                metric="ttft", n=35, mean_s=1.2, p50_s=0.84, p90_s=2.9, p99_s=3.9, source="client"
-            ),
-            LatencySummary(
-                metric="itl", n=7344, mean_s=0.0431, p50_s=0.0412, p90_s=0.061, p99_s=None, source="client"
-            ),
+            LatencySummary(metric="ttft", n=35, mean_s=1.2, p50_s=0.84, p90_s=2.9, p99_s=3.9, source="client"),
+            LatencySummary(metric="itl", n=7344, mean_s=0.0431, p50_s=0.0412, p90_s=0.061, p99_s=None, source="client"),
         ),
         verdict=VERDICT,
         findings=FINDINGS,
         not_judged=(
-            NotJudged(
-                topic="interconnect", reason="One device has none.", obtain="Record on several devices."
-            ),
+            NotJudged(topic="interconnect", reason="One device has none.", obtain="Record on several devices."),
             NotJudged(topic="cost", reason="No price was given.", obtain="A later release takes a price."),
         ),
         evidence=EVIDENCE,

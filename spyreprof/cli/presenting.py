@@ -1,0 +1,149 @@
+"""What `report` and `demo` share: from an input to a report, and from a report to the person or file that wants it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spyreprof import registry
+from spyreprof.errors import UserError
+
+if TYPE_CHECKING:
+    from spyreprof.report.model import Report
+    from spyreprof_analyzers.diagnose import Targets
+
+ACCEPTED = "Give a recording folder, a packed recording (.zip) or a report.json."
+_ZIP_MAGIC = b"PK"
+
+
+class Format(str, Enum):
+    """How a report is written."""
+
+    TERMINAL = "terminal"
+    JSON = "json"
+
+
+def load_report(path: Path, targets: Targets | None) -> Report:
+    """Read a report.json, or diagnose a recording.
+
+    Args:
+        path: recording folder, packed recording or report.json.
+        targets: the user's latency targets; None where there are none.
+
+    Raises:
+        UserError: nothing readable is there, or targets are given for a report that was already made.
+    """
+    if not path.exists():
+        raise UserError(f"There is no {path}.", ACCEPTED)
+    if path.is_dir() or _is_zip(path):
+        return report_on(path, targets)
+    from spyreprof.report.read import looks_like_report, read_report
+
+    if not looks_like_report(path):
+        raise UserError(f"{path} is neither a recording nor a report.", ACCEPTED)
+    report = read_report(path)
+    if targets is not None:
+        raise UserError(
+            "A report that was already made cannot be judged against other latency targets.",
+            "Give the recording together with --slo.",
+        )
+    return report
+
+
+def report_on(path: Path, targets: Targets | None) -> Report:
+    """Diagnose a recording, folder or packed.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    from spyreprof.recording.store import open_recording
+    from spyreprof.report.build import build_report
+
+    recording = open_recording(path)
+    inputs = recording.analysis_inputs()
+    return build_report(recording, registry.diagnose(inputs, targets), inputs)
+
+
+def present(report: Report, form: Format, out: Path | None, *, show_all: bool, width: int | None) -> None:
+    """Write a report to stdout or to a file.
+
+    Args:
+        report: what to write.
+        form: JSON is complete and redacted; the terminal form is a view of it.
+        out: file to write; None for stdout.
+        show_all: nothing left out of the terminal form.
+        width: cells per line; None for the width of the terminal, or 80.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    if form is Format.JSON:
+        from spyreprof.report.writer import dump
+
+        content = dump(report)
+        if out is None:
+            sys.stdout.buffer.write(content)
+            sys.stdout.buffer.flush()
+            return
+    else:
+        from spyreprof.report.terminal import render
+
+        text = render(
+            report,
+            width or shutil.get_terminal_size((80, 24)).columns,
+            show_all=show_all,
+            color=out is None and _wants_color(),
+            ascii_only=out is None and not shows_unicode(),
+        )
+        if out is None:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            return
+        content = text.encode()
+    _write(out, content)
+    sys.stderr.write(f"Wrote {out}.\n")
+
+
+def _write(out: Path, content: bytes) -> None:
+    # Beside the target and renamed, so that nobody ever reads half a report.
+    try:
+        handle, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            Path(name).replace(out)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise UserError(f"{out} cannot be written: {error.strerror}.", "Name another file with --out.") from error
+
+
+def _is_zip(path: Path) -> bool:
+    return _start(path).startswith(_ZIP_MAGIC)
+
+
+def _start(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_ZIP_MAGIC))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.", ACCEPTED) from error
+
+
+def _wants_color() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def shows_unicode() -> bool:
+    """Whether stdout can take the signs that a report uses beyond ASCII."""
+    try:
+        "µ→▏█".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

@@ -1,0 +1,82 @@
+"""`spyreprof report`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spyreprof import registry
+from spyreprof.cli.presenting import Format, load_report, present
+from spyreprof.errors import EXIT_NOT_MET, UserError
+
+if TYPE_CHECKING:
+    from spyreprof.report.model import Report
+    from spyreprof_analyzers.diagnose import Targets
+
+_SLO_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+_SLO_NAMES = ("itl_p99", "ttft_p99")
+_SLO_TERM = re.compile(r"(?P<name>\w+)=(?P<number>\d+(\.\d+)?)(?P<unit>us|ms|s)", re.ASCII)
+_SLO_EXAMPLE = "Write for example --slo itl_p99=50ms,ttft_p99=2s."
+
+
+def command(  # noqa: PLR0913, PLR0917 - Typer wants one parameter for each option
+    inputs: Annotated[
+        list[Path],
+        typer.Argument(metavar="INPUT", help="A recording folder, a packed recording or a report.json."),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    form: Annotated[Format | None, typer.Option("--format", help="terminal (default) or json.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write to this file instead of stdout.", metavar="FILE")] = None,
+    show_all: Annotated[bool, typer.Option("--all", help="Leave nothing out of the terminal form.")] = False,
+    width: Annotated[
+        int | None, typer.Option(help="Cells per line; default: the terminal's.", min=20, max=1000)
+    ] = None,
+    slo: Annotated[
+        str | None,
+        typer.Option(help="Latency targets, e.g. itl_p99=50ms,ttft_p99=2s.", metavar="TARGETS"),
+    ] = None,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Exit with 3 when the recording is incomplete or the verdict undetermined."),
+    ] = False,
+) -> None:
+    """Say where the time went, what binds, and what to change."""
+    if len(inputs) > 1:
+        raise UserError("One input at a time is read.", "Run `spyreprof report` once for each.")
+    if as_json and form is Format.TERMINAL:
+        raise UserError("--json and --format terminal contradict each other.", "Give one of them.")
+    targets = _targets(slo) if slo is not None else None
+    report = load_report(inputs[0], targets)
+    present(report, Format.JSON if as_json else form or Format.TERMINAL, out, show_all=show_all, width=width)
+    if strict:
+        _hold_to(report)
+
+
+def _hold_to(report: Report) -> None:
+    from spyreprof.report.shortfall import shortfalls
+
+    lacking = shortfalls(report)
+    if lacking:
+        sys.stderr.write("".join(f"Strict: {sentence}\n" for sentence in lacking))
+        raise typer.Exit(EXIT_NOT_MET)
+
+
+def _targets(text: str) -> Targets:
+    seconds: dict[str, float] = {}
+    for term in text.split(","):
+        match = _SLO_TERM.fullmatch(term.strip())
+        if match is None:
+            raise UserError(f"--slo {term!r} is not understood.", _SLO_EXAMPLE)
+        name = match["name"]
+        if name not in _SLO_NAMES:
+            raise UserError(f"--slo knows no {name!r}; it knows {' and '.join(_SLO_NAMES)}.", _SLO_EXAMPLE)
+        if name in seconds:
+            raise UserError(f"--slo names {name} twice.", _SLO_EXAMPLE)
+        seconds[name] = float(match["number"]) * _SLO_UNITS[match["unit"]]
+        if seconds[name] == 0:
+            raise UserError(f"--slo {name} must be more than 0.", _SLO_EXAMPLE)
+    return registry.targets(itl_p99_s=seconds.get("itl_p99"), ttft_p99_s=seconds.get("ttft_p99"))

@@ -1,0 +1,149 @@
+"""What may leave a recording: the allow-lists of the redactor, as data.
+
+A name belongs here when it is public by itself: a published model family, an option that inference engines
+document, a processor vendor. Nothing here is a list of what to hide; whatever is not listed is hidden.
+"""
+
+from __future__ import annotations
+
+import re
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+PROGRAMS = re.compile(
+    r"python(\d(\.\d{1,2})?)?|pypy3?|vllm|sglang|torchrun|accelerate|uv|uvx|env|bash|sh|numactl|taskset|nice|time"
+    r"|mpirun|srun"
+)
+# Scripts and modules that belong to published projects, or to the samples that come with spyreprof.
+SCRIPTS = frozenset({"samples/serve.py"})
+MODULE_ROOTS = frozenset({"vllm", "sglang", "torch", "transformers", "samples", "uvicorn", "http"})
+# A script of the user keeps its name when the name consists of these words alone.
+SCRIPT_WORDS = _words(
+    """
+    api app async batch bench benchmark chat client decode demo engine example generate generation http
+    infer inference launch llm load main model offline online openai prefill profile queue run sample
+    serve server spyre start step stream sync test text torch vllm worker
+    """
+)
+PLAIN_WORDS = _words("serve run bench latency throughput chat complete generate launch healthy mixed")
+OPTION_WORDS = SCRIPT_WORDS | _words(
+    """
+    activation algorithm attention auto backend batched block blocks cache capture chunk chunked code
+    compilation compile concurrency config context count cpu cuda data dataset decoding deterministic
+    device disable disabled distributed double dp draft dtype eager enable enabled encoder end engines
+    ep executor expert experts factor fast feature file flash float force format fraction generation
+    goodput gpu graph graphs groups guided hidden host hub id ignore input inputs interval iters kernel
+    kv layers len length level limit local log logging lora loras max mem memory metadata metric metrics
+    min mla mm modality mode moe multi nccl node nodes no num off on operators options output overlap p
+    padding page pages parallel parser partial path per percent percentile percentiles pipeline policy
+    pool port pp prefix preemption processes prompt prompts quantization quantisation random ranks rank
+    rate ratio reasoning request requests retries revision rope safetensors scale scaling scenario
+    schedule scheduler scheduling scheme seconds seed seq seqs served shared shm size sizes skip slo
+    sparse spec speculative ssl steps stop strategy swap sync target template tensor theta thread
+    threads time timeout token tokenizer tokens tool top total tp trace transfer trust type uniform
+    usage use util utilization version wait waiting warmup weight weights width window with workers
+    world
+    """
+)
+# Names of options that may hold secrets; not even a number after them leaves.
+SECRET_WORDS = _words(
+    """
+    key apikey token pass password passwd passphrase pin pwd secret credential credentials auth bearer
+    cookie signature user username login session
+    """
+)
+# "token" is also the unit of the trade: these names hold sizes.
+TOKEN_COUNTS = re.compile(r"(max|min|num|total|batched|long|prefill|new|skip|stop|eos|bos|pad)[a-z0-9-]*tokens?[a-z-]*")
+# Options that take no value, so that the word after them is not swallowed.
+FLAGS = _words(
+    """
+    --compile --enable-prefix-caching --no-enable-prefix-caching --enable-chunked-prefill
+    --enforce-eager --no-enable-chunked-prefill --trust-remote-code --disable-log-requests
+    --disable-log-stats --enable-expert-parallel --help --version
+    """
+)
+PYTHON_FLAGS = _words("-u -O -OO -B -I -s -S -E -v -q")
+
+_NUMBER_TYPES = "auto|half|float|float16|float32|bfloat16|fp8|fp8_e4m3|fp8_e5m2|fp16|fp32|bf16|int8|int4"
+# Values that are no numbers and may stand beside these options.
+OPTION_VALUES: dict[str, re.Pattern[str]] = {
+    "--scenario": re.compile("prefill|decode|queue|healthy|mixed|padding|preempt|prefix"),
+    "--dtype": re.compile(_NUMBER_TYPES),
+    "--kv-cache-dtype": re.compile(_NUMBER_TYPES),
+    "--device": re.compile(r"(auto|cpu|cuda|rocm|xpu|spyre|hpu|tpu|mps)(:\d{1,3})?"),
+    "--quantization": re.compile("awq|gptq|fp8|int8|int4|bitsandbytes|gguf|compressed-tensors|awq_marlin|gptq_marlin"),
+    "--load-format": re.compile("auto|pt|safetensors|dummy|gguf|bitsandbytes|sharded_state"),
+    "--distributed-executor-backend": re.compile("mp|ray|uni|external_launcher"),
+    "--scheduling-policy": re.compile("fcfs|priority"),
+    "--backend": re.compile("vllm|openai|openai-chat|inductor|eager|aot_eager|sendnn|mp|ray"),
+    "--host": re.compile(r"127\.0\.0\.1|0\.0\.0\.0|localhost|::1"),
+    "--dataset-name": re.compile("random|sharegpt|sonnet|burstgpt|hf|custom"),
+    "--profile-window": re.compile("on|off"),
+}
+MODEL_OPTIONS = frozenset({"--model", "--model-path", "--tokenizer", "--speculative-model", "-m"})
+QUANTISATION_OPTIONS = frozenset({"--quantization", "-q"})
+PLAIN_VALUES = _words("true false yes no on off none auto all")
+
+MODEL_OWNERS = _words(
+    """
+    ibm-granite meta-llama mistralai qwen google microsoft deepseek-ai facebook openai openai-community
+    bigscience tiiuae eleutherai huggingfacetb nvidia amd intel redhatai neuralmagic allenai tinyllama
+    """
+)
+MODEL_FAMILIES = _words(
+    """
+    granite llama codellama tinyllama meta mistral mixtral ministral codestral qwen qwen1 qwen2 qwen3
+    gemma codegemma phi deepseek falcon opt gpt gpt2 gptj neox pythia bloom smollm smollm2 smollm3 olmo
+    olmoe starcoder nemotron roberta bge
+    """
+)
+_MODEL_WORDS = _words(
+    """
+    instruct base chat code coder it preview mini small medium large nano tiny micro vision guardian
+    embedding english multilingual moe oss distill lite hf awq gptq gguf fp8 bf16 fp16 int4 int8 w8a8
+    w4a16 dynamic quantized sparse math r1 v2 v3 k m s
+    """
+)
+_MODEL_SIZE = re.compile(r"v?\d{1,4}[bmkt]?|\d{1,2}x\d{1,3}b|a\d{1,3}b|e\d{1,2}b")
+
+DTYPES = _words(
+    """
+    float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 int8 uint8 int4 complex64 bool int64
+    int32
+    """
+)
+DEVICE_KINDS = _words("cpu cuda rocm hip xpu spyre aiu hpu tpu mps npu")
+MACHINES = _words("x86_64 aarch64 arm64 s390x ppc64le riscv64")
+PACKAGES = _words("python torch vllm torch_spyre vllm_spyre sendnn transformers sglang triton numpy")
+VERSION = re.compile(
+    r"\d{1,4}(\.\d{1,4}){0,3}((a|b|rc|\.post|\.dev)\d{1,8})*"
+    r"(\+(cpu|xpu|cu\d{2,3}|rocm\d{1,2}(\.\d{1,2}){0,2}|git[0-9a-f]{7,12}|g[0-9a-f]{7,12}))?"
+)
+RUN_ID = re.compile(r"[0-9a-f]{4,40}|[0-9]{8}T[0-9]{6}Z?-[0-9a-f]{4,16}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+# A processor names its maker and a model number; a hypervisor may write anything there.
+PROCESSOR_WORDS = _words(
+    """
+    intel(r) xeon(r) core(tm) amd epyc ryzen threadripper pro gold silver bronze platinum cpu processor
+    ibm power8 power9 power10 power11 telum ibm/s390 machine arm neoverse neoverse-n1 neoverse-n2
+    neoverse-v1 neoverse-v2 cortex ampere altra graviton graviton2 graviton3 graviton4 apple max ultra
+    virtual qemu version icelake skylake cascadelake sapphirerapids emeraldrapids genoa milan rome
+    naples turin ghz @ with and for generation zen core cores series
+    """
+)
+PROCESSOR_NUMBER = re.compile(
+    r"[a-z]{0,3}\d{1,2}-\d{3,5}[a-z]{0,3}|[a-z]?\d{1,5}[a-z0-9+]{0,3}|v\d|\d\.\d{2}ghz|\d{1,3}-core"
+)
+
+
+def is_public_model(name: str) -> bool:
+    """Whether a model name consists of a published family and words and sizes that say nothing private."""
+    owner, _, bare = name.lower().rpartition("/")
+    if owner and owner not in MODEL_OWNERS:
+        return False
+    first, *rest = re.split(r"[-_.]", bare)
+    family = re.sub(r"\d+$", "", first)
+    known = first in MODEL_FAMILIES or family in MODEL_FAMILIES
+    return known and all(word in _MODEL_WORDS or word in MODEL_FAMILIES or _MODEL_SIZE.fullmatch(word) for word in rest)

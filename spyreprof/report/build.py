@@ -1,0 +1,225 @@
+"""From a recording and its diagnosis to a report.
+
+Every string of the recording passes through a `Redactor`; the analyzers' texts are spyreprof's own and hold numbers
+only, because analyzers see neither the command nor a file name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Protocol
+
+from spyreprof import __version__
+from spyreprof.report.model import (
+    SCHEMA_VERSION,
+    CollectorState,
+    Conditions,
+    Coverage,
+    Exit,
+    Input,
+    Producer,
+    Public,
+    Quality,
+    Report,
+    Run,
+    Spread,
+)
+from spyreprof.report.redact import RedactedCommand, Redactor, own_words
+from spyreprof.report.writer import seal
+from spyreprof.units import NS_PER_S
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from spyreprof.findings import Diagnosis, SteadyWindow
+    from spyreprof.recording.manifest import Manifest
+    from spyreprof.recording.schema import AnalysisInputs
+
+
+class ReadingQuality(Protocol):
+    """What reading a recording found amiss: sentences for people, counts for scripts."""
+
+    @property
+    def notes(self) -> Sequence[str]: ...  # noqa: D102 - the class says it
+
+    @property
+    def counts(self) -> Mapping[str, int]: ...  # noqa: D102
+
+
+class Recorded(Protocol):
+    """The part of a recording that a report needs."""
+
+    @property
+    def manifest(self) -> Manifest: ...  # noqa: D102
+
+    @property
+    def quality(self) -> ReadingQuality: ...  # noqa: D102
+
+    @property
+    def versions(self) -> Mapping[str, str | None]: ...  # noqa: D102
+
+
+def build_report(recording: Recorded, diagnosis: Diagnosis, inputs: AnalysisInputs) -> Report:
+    """Join a diagnosis with the run it is about, redacted and sealed.
+
+    Args:
+        recording: what was recorded.
+        diagnosis: what the analyzers concluded from `inputs`.
+        inputs: `recording.analysis_inputs()`, handed in because building them takes time.
+    """
+    redactor = Redactor()
+    manifest = recording.manifest
+    command = redactor.command(manifest.command) if manifest.command else None
+    run = _run(manifest, command, redactor)
+    conditions = _conditions(recording, inputs, diagnosis.window, command, redactor)
+    quality = _quality(recording, inputs, diagnosis, redactor)
+    read = _input(recording, inputs, redactor)
+    return seal(
+        Report(
+            schema_version=SCHEMA_VERSION,
+            producer=Producer(name="spyreprof", version=__version__),
+            report_id="",
+            run=run,
+            conditions=conditions,
+            inputs=(read,),
+            quality=quality,
+            redaction=redactor.summary(),
+            window=diagnosis.window,
+            time_budget=diagnosis.time_budget,
+            phases=diagnosis.phases,
+            latencies=diagnosis.latencies,
+            verdict=diagnosis.verdict,
+            findings=diagnosis.findings,
+            not_judged=diagnosis.not_judged,
+            evidence=diagnosis.evidence,
+        )
+    )
+
+
+def _run(manifest: Manifest, command: RedactedCommand | None, redactor: Redactor) -> Run:
+    duration_s = None
+    if manifest.started_ns is not None and manifest.ended_ns is not None:
+        duration_s = (manifest.ended_ns - manifest.started_ns) / NS_PER_S
+    return Run(
+        run_id=redactor.optional("run_id", manifest.run_id),
+        started=_utc(manifest.created_epoch_ns),
+        duration_s=duration_s,
+        exit=Exit(code=manifest.exit.code, signal=manifest.exit.signal) if manifest.exit else None,
+        finished=manifest.ended_ns is not None,
+        command_redacted=command.text if command else None,
+        command_complete=command.complete if command else False,
+    )
+
+
+def _utc(epoch_ns: int | None) -> str | None:
+    if epoch_ns is None:
+        return None
+    try:
+        moment = datetime.fromtimestamp(epoch_ns // NS_PER_S, timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        # A damaged manifest may hold any number; a time that is none is absent.
+        return None
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _conditions(
+    recording: Recorded,
+    inputs: AnalysisInputs,
+    window: SteadyWindow | None,
+    command: RedactedCommand | None,
+    redactor: Redactor,
+) -> Conditions:
+    decoding = _decoding_steps(inputs.steps, window)
+    requests = decoding["generation_requests"]
+    versions = {name: version for name, version in recording.versions.items() if version is not None}
+    return Conditions(
+        hardware=_hardware(recording.manifest, redactor),
+        device_kind=redactor.optional("device", inputs.device_kind),
+        # The host's processors are one device; how many accelerators took part is not captured.
+        device_count=1 if inputs.device_kind == "cpu" else None,
+        model=command.model if command else None,
+        parameter_bytes=inputs.model.parameter_bytes,
+        precision=redactor.optional("dtype", inputs.model.dtype),
+        batch=_spread(requests),
+        context=_spread(decoding["generation_seq_len_sum"] / requests),
+        quantisation=command.quantisation if command else None,
+        software={
+            redactor.text("package", name): redactor.text("version", version)
+            for name, version in sorted(versions.items())
+        }
+        or None,
+    )
+
+
+def _hardware(manifest: Manifest, redactor: Redactor) -> Public | None:
+    host = manifest.host
+    if host.cpu_model is not None:
+        name = redactor.text("processor", host.cpu_model)
+    elif host.machine is not None:
+        name = redactor.text("machine", host.machine)
+    else:
+        return None
+    if host.cpu_count is None:
+        return name
+    used = f"{len(host.affinity)} of " if host.affinity and len(host.affinity) < host.cpu_count else ""
+    return own_words(f"{name}, {used}{host.cpu_count} CPUs")
+
+
+def _decoding_steps(steps: pd.DataFrame, window: SteadyWindow | None) -> pd.DataFrame:
+    decodes = steps["generation_requests"].fillna(0) > 0
+    if window is not None:
+        decodes &= (steps["start_ns"] >= window.start_ns) & (steps["end_ns"] <= window.end_ns)
+    chosen: pd.DataFrame = steps.loc[decodes]
+    return chosen
+
+
+def _spread(values: pd.Series) -> Spread | None:
+    known = values.dropna()
+    if known.empty:
+        return None
+    return Spread(mean=float(known.mean()), low=float(known.min()), high=float(known.max()))
+
+
+def _quality(recording: Recorded, inputs: AnalysisInputs, diagnosis: Diagnosis, redactor: Redactor) -> Quality:
+    manifest = recording.manifest
+    heard = [*manifest.notes, *recording.quality.notes]
+    notes = [redactor.text("sentence", note) for note in dict.fromkeys(heard)]
+    notes += [own_words(note) for note in diagnosis.quality_notes]
+    assigned = [phase.assigned_ratio for phase in diagnosis.phases if phase.assigned_ratio is not None]
+    return Quality(
+        notes=tuple(dict.fromkeys(notes)),
+        collectors=tuple(
+            CollectorState(
+                name=redactor.text("sentence", collector.name),
+                state=collector.state,
+                reason=redactor.optional("sentence", collector.reason),
+                obtain=redactor.optional("sentence", collector.obtain),
+            )
+            for collector in manifest.collectors
+        ),
+        coverage=Coverage(
+            processes=len(manifest.processes) or None,
+            processes_closed=sum(process.closed_ns is not None for process in manifest.processes)
+            if manifest.processes
+            else None,
+            steps=len(inputs.steps),
+            profiled_steps=len(inputs.profiled_steps),
+            assigned_ratio=min(assigned, default=None),
+            requests=len(inputs.requests),
+            metric_polls=int(inputs.counters["time_ns"].nunique()),
+        ),
+    )
+
+
+def _input(recording: Recorded, inputs: AnalysisInputs, redactor: Redactor) -> Input:
+    tables = {
+        "steps": inputs.steps,
+        "requests": inputs.requests,
+        "counter_samples": inputs.counters,
+        "usage_samples": inputs.usage,
+    }
+    counts = {own_words(name): len(table) for name, table in tables.items()}
+    for name, number in sorted(recording.quality.counts.items()):
+        counts[redactor.text("sentence", name)] = number
+    return Input(kind="recording", counts=counts)
