@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from spyreprof.recording.schema import AnalysisInputs
     from spyreprof.rules import RuleBook
     from spyreprof_analyzers.diagnose import Targets
+    from spyreprof_collectors.capabilities import Capability as Capability
 
 
 def record(
@@ -35,6 +36,13 @@ def record(
     from spyreprof_collectors.launcher import record as run
 
     return run(RecordOptions(tuple(command), out, window_steps, metrics_url, duration_s, calibrate, quiet))
+
+
+def capabilities(python: str | None = None) -> list[Capability]:
+    """What can be captured on this machine; `python` names the interpreter of the program to be recorded."""
+    from spyreprof_collectors.capabilities import capabilities
+
+    return capabilities(python)
 
 
 def diagnose(inputs: AnalysisInputs, targets: Targets | None = None) -> Diagnosis:
