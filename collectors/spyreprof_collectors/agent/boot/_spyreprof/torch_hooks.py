@@ -6,7 +6,7 @@ import json
 import os
 import sys
 
-from . import torch_steps
+from . import dynamo, torch_steps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,9 +20,16 @@ def install(agent: Agent, torch: Any) -> None:
     process = agent.process
     process.note("versions", torch=str(torch.__version__), **_other_versions())
     try:
-        torch_steps.install(agent, torch)
+        steps = torch_steps.install(agent, torch)
     except Exception as error:
         process.hook_failed(torch_steps.HOOK, error)
+        return
+    if steps is None:
+        return
+    try:
+        dynamo.install(agent, steps)
+    except Exception as error:
+        process.hook_failed(dynamo.COMPILE_HOOK, error)
 
 
 def options() -> dict[str, Any]:
