@@ -29,10 +29,10 @@ class StepWork(NamedTuple):
     phase: StepPhase | None
 
 
-# Twelve digits bound every count far above any real step and far below int64.
 _N = r"(\d{1,12})"
 # The sums of squared query x key lengths of a million-token prompt need more.
-_SUM = r"(\d{1,18})"
+_SUM = r"(\d{1,20})"
+_INT64_END = 2**63
 
 _VLLM_DETAILED = re.compile(
     rf"execute_{_N}_context_{_N}\(sq{_N}sk{_SUM}sqsq{_SUM}sqsk{_SUM}\)"
@@ -40,8 +40,11 @@ _VLLM_DETAILED = re.compile(
 )
 _VLLM_SIMPLE = re.compile(rf"execute_context_{_N}\({_N}\)_generation_{_N}\({_N}\)")
 _VLLM_OLD = re.compile(rf"execute_new_{_N}_cached_{_N}")
-# SGLang leaves `toks` out where it equals the batch size (decode) or is not known (mixed).
-_SGLANG = re.compile(rf"step\[(EXTEND|DECODE|MIXED) bs={_N}(?: toks={_N})?\]")
+# SGLang gives the tokens of a prefill only, and the sums behind them only with detailed annotations:
+# step[EXTEND bs=2 toks=12 c_sq=12 c_sqsq=80 c_sqsk=120 c_sk=20], step[MIXED bs=2 c=1 g=1 c_sq=5 ... g_sk=12]
+_SGLANG = re.compile(
+    rf"step\[(EXTEND|DECODE|MIXED) bs={_N}((?: (?:toks|[cg]|[cg]_(?:sq|sk|sqsq|sqsk))=\d{{1,20}}){{0,12}})\]"
+)
 
 
 def parse_step_name(name: str) -> StepWork | None:
@@ -61,32 +64,13 @@ def parse_step_name(name: str) -> StepWork | None:
 
 
 def _vllm_detailed(match: re.Match[str]) -> StepWork:
-    (_total, n_context, context_q, context_k, _qq, context_qk) = map(int, match.groups()[:6])
-    (n_generation, generation_q, generation_k) = map(int, match.groups()[6:9])
-    return StepWork(
-        n_context,
-        context_q,
-        context_k,
-        context_qk,
-        n_generation,
-        generation_q,
-        generation_k,
-        _phase(context_q, n_generation),
-    )
+    _total, n_context, q, k, _qq, qk, n_generation, generation_q, generation_k, *_ = map(_count, match.groups())
+    return StepWork(n_context, q, k, qk, n_generation, generation_q, generation_k, _phase(q, n_generation))
 
 
 def _vllm_simple(match: re.Match[str]) -> StepWork:
-    n_context, context_tokens, n_generation, generation_tokens = map(int, match.groups())
-    return StepWork(
-        n_context,
-        context_tokens,
-        None,
-        None,
-        n_generation,
-        generation_tokens,
-        None,
-        _phase(context_tokens, n_generation),
-    )
+    n_context, context_q, n_generation, generation_q = map(_count, match.groups())
+    return StepWork(n_context, context_q, None, None, n_generation, generation_q, None, _phase(context_q, n_generation))
 
 
 def _vllm_old(_match: re.Match[str]) -> StepWork:
@@ -96,12 +80,30 @@ def _vllm_old(_match: re.Match[str]) -> StepWork:
 
 def _sglang(match: re.Match[str]) -> StepWork:
     mode, batch = match.group(1), int(match.group(2))
-    tokens = int(match.group(3)) if match.group(3) else None
-    if mode == "DECODE":
-        return StepWork(0, 0, 0, 0, batch, batch if tokens is None else tokens, None, _phase(0, batch))
+    known = {key: _count(digits) for key, _, digits in (pair.partition("=") for pair in match.group(3).split())}
+    context = (known.get("c"), known.get("c_sq"), known.get("c_sk"), known.get("c_sqsk"))
+    generation = (known.get("g"), known.get("g_sq"), known.get("g_sk"))
     if mode == "EXTEND":
-        return StepWork(batch, tokens, None, None, 0, 0, 0, "prefill" if batch else None)
-    return StepWork(None, None, None, None, None, None, None, "mixed")
+        tokens = known.get("c_sq", known.get("toks"))
+        return StepWork(batch, tokens, *context[2:], 0, 0, 0, "prefill" if batch else None)
+    if mode == "DECODE":
+        # Without the sums it decodes one token per request: speculative decoding has modes of its own.
+        tokens = known.get("g_sq", batch)
+        return StepWork(0, 0, 0, 0, batch, tokens, generation[2], _phase(0, batch))
+    return StepWork(*context, *generation, "mixed")
+
+
+def _count(digits: str) -> int | None:
+    value = int(digits)
+    return value if value < _INT64_END else None
+
+
+def _phase(context_tokens: int | None, generation_requests: int | None) -> StepPhase | None:
+    if context_tokens and generation_requests:
+        return "mixed"
+    if context_tokens:
+        return "prefill"
+    return "decode" if generation_requests else None
 
 
 _VLLM_SPELLINGS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], StepWork]], ...] = (
@@ -109,11 +111,3 @@ _VLLM_SPELLINGS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], StepWork
     (_VLLM_SIMPLE, _vllm_simple),
     (_VLLM_OLD, _vllm_old),
 )
-
-
-def _phase(context_tokens: int, generation_requests: int) -> StepPhase | None:
-    if context_tokens and generation_requests:
-        return "mixed"
-    if context_tokens:
-        return "prefill"
-    return "decode" if generation_requests else None
