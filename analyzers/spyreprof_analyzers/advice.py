@@ -11,7 +11,6 @@ import numpy as np
 from spyreprof.findings import Advice, ExpectedChange, TradeOff
 from spyreprof.units import NS_PER_S, format_seconds
 from spyreprof_analyzers.engine_steps import DECODE
-from spyreprof_analyzers.request_log import in_window
 from spyreprof_analyzers.slope import FIXED, PER_CACHED_TOKEN, PER_REQUEST
 
 if TYPE_CHECKING:
@@ -88,15 +87,14 @@ def batch_cap_advice(facts: Facts, targets: Targets, rules: RuleBook, book: Evid
     if to <= current:
         return None
     binding = min(limits, key=lambda name: limits[name])
+    methods = {
+        "KV capacity": "0.9 x KV tokens over the 90th percentile of prompt + output tokens",
+        "demand": "95th percentile of running + waiting requests",
+        "latency target": "largest batch whose predicted step meets the target",
+    }
     for name, value in limits.items():
-        book.add(
-            f"max_num_seqs.by_{name.replace(' ', '_').lower()}", value, "requests", "derived", source="gauges, requests",
-            method={
-                "KV capacity": "0.9 x KV tokens over the 90th percentile of prompt + output tokens",
-                "demand": "95th percentile of running + waiting requests",
-                "latency target": "largest batch whose predicted step meets the target",
-            }[name],
-        )  # fmt: skip
+        metric = f"max_num_seqs.by_{name.replace(' ', '_').lower()}"
+        book.add(metric, value, "requests", "derived", method=methods[name], source="gauges and requests")
     return Advice(
         id="max_num_seqs",
         setting="max_num_seqs",
@@ -129,16 +127,20 @@ def _largest_within(facts: Facts, targets: Targets, low: int, high: int) -> int 
 
 
 def _ceiling_ratio(facts: Facts, current: int, to: int) -> float:
-    """No more throughput than the batch grows, nor than requests arrive."""
+    """No more throughput than the batch grows, nor than requests arrive.
+
+    Arrivals and completions are compared while requests still arrived: a load that ends leaves a queue to drain.
+    """
     ceiling = to / current
     log = facts.log
-    if log is not None and log.arrival_ns is not None:
-        inside = in_window(log, facts.window)
-        finished = (log.arrival_ns + log.e2e_ns >= facts.window.start_ns) & (
-            log.arrival_ns + log.e2e_ns < facts.window.end_ns
-        )
-        if inside.any() and finished.any():
-            ceiling = min(ceiling, max(float(inside.sum()) / float(finished.sum()), 1.0))
+    if log is not None and log.arrival_ns is not None and len(log) > 1:
+        start = max(facts.window.start_ns, int(log.arrival_ns.min()))
+        end = min(facts.window.end_ns, int(log.arrival_ns.max()))
+        ends = log.arrival_ns + log.e2e_ns
+        arrived = int(((log.arrival_ns >= start) & (log.arrival_ns <= end)).sum())
+        finished = int(((ends >= start) & (ends <= end)).sum())
+        if arrived and finished:
+            ceiling = min(ceiling, max(arrived / finished, 1.0))
     return ceiling
 
 

@@ -38,6 +38,7 @@ MAX_SHARE_OF_ONE_SIZE = 0.95
 MAX_CORRELATION = 0.95
 HUBER_LIMIT = 0.1  # relative error beyond which a step loses weight
 REWEIGHTINGS = 8
+REWEIGHTINGS_PER_DRAW = 2
 BOOTSTRAPS = 40
 BLOCK_STEPS = 25
 
@@ -114,13 +115,15 @@ def fit_step_model(steps: EngineSteps, cycles_ns: NDArray[np.int64]) -> StepMode
     )
 
 
-def _solve(design: NDArray[np.float64], cycles: NDArray[np.float64]) -> NDArray[np.float64]:
+def _solve(
+    design: NDArray[np.float64], cycles: NDArray[np.float64], reweightings: int = REWEIGHTINGS
+) -> NDArray[np.float64]:
     """Non-negative least squares on relative errors, reweighted by Huber's rule."""
     scale = design.max(axis=0)
     relative = design / scale / cycles[:, None]
     weight = np.ones(len(cycles))
     solution = np.zeros(design.shape[1])
-    for _ in range(REWEIGHTINGS):
+    for _ in range(reweightings):
         root = np.sqrt(weight)
         solution = lsq_linear(relative * root[:, None], root, bounds=(0.0, np.inf)).x
         error = np.abs(relative @ solution - 1.0)
@@ -142,7 +145,7 @@ def _bootstrap(
         rows = (starts[:, None] + np.arange(BLOCK_STEPS)).ravel()
         rows = rows[rows < count]
         if (design[rows].max(axis=0) > 0).all():
-            draws.append(_solve(design[rows], cycles[rows]))
+            draws.append(_solve(design[rows], cycles[rows], REWEIGHTINGS_PER_DRAW))
     if not draws:
         return np.full(design.shape[1], np.nan), np.full(design.shape[1], np.nan)
     low, high = np.percentile(np.stack(draws), (5, 95), axis=0)

@@ -35,7 +35,9 @@ def steady_window(steps: EngineSteps, inputs: AnalysisInputs, rules: RuleBook) -
         reached = np.flatnonzero(running[first:] >= rule.threshold("level_ratio") * level) + first
         if len(reached) > 1:
             start, end = int(steps.start_ns[reached[0]]), int(steps.end_ns[reached[-1]])
-            basis = f"while at least {rule.threshold('level_ratio'):.0%} of the usual {level:.0f} requests ran"
+            basis = (
+                f"while at least {rule.threshold('level_ratio'):.0%} of the usual running requests ({level:.0f}) ran"
+            )
     length = max(inputs.recording_end_ns - inputs.recording_start_ns, 1)
     return SteadyWindow(start_ns=start, end_ns=end, share_of_recording=min((end - start) / length, 1.0), basis=basis)
 

@@ -1,0 +1,18 @@
+"""What every test may use."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+# builders of one area are imported by name from the others
+for folder in (Path(__file__).parent, *sorted(path for path in Path(__file__).parent.iterdir() if path.is_dir())):
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Golden files are compared as bytes; this option alone writes them."""
+    parser.addoption("--update-golden", action="store_true", help="write golden files anew instead of comparing them")
