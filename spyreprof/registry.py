@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from spyreprof.recording.schema import AnalysisInputs
     from spyreprof.rules import RuleBook
     from spyreprof_analyzers.diagnose import Targets
-    from spyreprof_collectors.capabilities import Capability as Capability
+    from spyreprof_collectors.capabilities import Capability as Capability  # noqa: PLC0414  re-exported for doctor
 
 
 def record(

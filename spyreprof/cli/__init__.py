@@ -61,9 +61,7 @@ def build_app(only: str | None = None) -> typer.Typer:
     for verb in VERBS:
         if only in {None, verb.name} and importlib.util.find_spec(verb.module) is not None:
             # Without interspersed options everything from the program's name on is the program's.
-            settings: dict[object, object] = (
-                {"allow_interspersed_args": False} if verb.passes_arguments_on else {}
-            )
+            settings: dict[object, object] = {"allow_interspersed_args": False} if verb.passes_arguments_on else {}
             app.command(verb.name, context_settings=settings)(_load(verb))
     return app
 

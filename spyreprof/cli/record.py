@@ -13,9 +13,7 @@ from spyreprof.errors import UserError
 
 
 def command(
-    program: Annotated[
-        list[str], typer.Argument(metavar="-- CMD...", help="The program, exactly as without us.")
-    ],
+    program: Annotated[list[str], typer.Argument(metavar="-- CMD...", help="The program, exactly as without us.")],
     out: Annotated[
         Path | None,
         typer.Option(help="Recording folder to make; default ./NAME-TIME.spyreprof.", metavar="DIR"),
@@ -54,7 +52,5 @@ def _window_steps(text: str) -> int | None:
         return None
     name, _, number = text.partition("=")
     if name != "steps" or not number.isdigit() or int(number) == 0:
-        raise UserError(
-            f"--profile-window {text} is not understood.", "Use steps=N with N of 1 or more, or off."
-        )
+        raise UserError(f"--profile-window {text} is not understood.", "Use steps=N with N of 1 or more, or off.")
     return int(number)
