@@ -118,11 +118,14 @@ DTYPES = _words(
 DEVICE_KINDS = _words("cpu cuda rocm hip xpu spyre aiu hpu tpu mps npu")
 MACHINES = _words("x86_64 aarch64 arm64 s390x ppc64le riscv64")
 PACKAGES = _words("python torch vllm torch_spyre vllm_spyre sendnn transformers sglang triton numpy")
+UNITS = _words("% ns us ms s min h b kb mb gb tb kib mib gib")
+# Three numbers at most: four may be an address.
 VERSION = re.compile(
-    r"\d{1,4}(\.\d{1,4}){0,3}((a|b|rc|\.post|\.dev)\d{1,8})*"
+    r"\d{1,4}(\.\d{1,4}){0,2}((a|b|rc|\.post|\.dev)\d{1,8})*"
     r"(\+(cpu|xpu|cu\d{2,3}|rocm\d{1,2}(\.\d{1,2}){0,2}|git[0-9a-f]{7,12}|g[0-9a-f]{7,12}))?"
 )
-RUN_ID = re.compile(r"[0-9a-f]{4,40}|[0-9]{8}T[0-9]{6}Z?-[0-9a-f]{4,16}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+# What the recorder draws: 32 hexadecimal digits, at least one of them a letter in all but one of three million.
+RUN_ID = re.compile(r"(?=.*[a-f])[0-9a-f]{8,32}")
 # A processor names its maker and a model number; a hypervisor may write anything there.
 PROCESSOR_WORDS = _words(
     """

@@ -153,7 +153,7 @@ def _is_public_word(core: str) -> bool:
     known = vocabulary()
     if lowered in known or lowered.removesuffix("'s") in known:
         return True
-    if _NUMBER.fullmatch(core) or _LOOPBACK.fullmatch(core):
+    if lowered in allowed.UNITS or _NUMBER.fullmatch(core) or _LOOPBACK.fullmatch(core):
         return True
     # Compounds and assignments of our own words: "long-lived", "threads=4", "hook:".
     pieces = re.split(r"[-=:_]", lowered)
