@@ -10,6 +10,7 @@ from .writer import Writer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
 
@@ -18,6 +19,7 @@ class Agent:
 
     Attributes:
         folder: the recording folder.
+        on_tick: called from the flusher thread, twice a second once steps have begun.
     """
 
     def __init__(self, folder: str, how: str) -> None:
@@ -25,6 +27,16 @@ class Agent:
         self.writer = Writer(folder)
         self.process = Process(self.writer, how)
         self.imports = PostImportFinder(self.process.hook_failed)
+        self.on_tick: list[Callable[[], None]] = [self.process.tick]
+        self.writer.on_tick = self._tick
+
+    def _tick(self) -> None:
+        for callback in list(self.on_tick):
+            try:
+                callback()
+            except Exception as error:
+                self.on_tick.remove(callback)
+                self.process.hook_failed("tick", error)
 
 
 _agent: Agent | None = None
@@ -48,7 +60,6 @@ def install(how: str) -> Agent | None:
         return None
     _agent = agent
     agent.process.hook_into_interpreter()
-    agent.writer.on_tick = agent.process.tick
     agent.imports.install()
     agent.imports.when_imported("torch", _torch_arrived)
     return agent

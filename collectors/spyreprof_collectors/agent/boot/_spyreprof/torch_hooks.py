@@ -6,7 +6,8 @@ import json
 import os
 import sys
 
-from . import dynamo, torch_steps
+from . import dynamo, torch_steps, windows
+from .window_policy import WindowSettings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +31,14 @@ def install(agent: Agent, torch: Any) -> None:
         dynamo.install(agent, steps)
     except Exception as error:
         process.hook_failed(dynamo.COMPILE_HOOK, error)
+    window = options().get("window")
+    if not isinstance(window, dict):
+        process.hook(windows.HOOK, "disabled", "no profiler window was asked for")
+        return
+    try:
+        windows.Windows(agent, torch, steps, WindowSettings.chosen(window)).install()
+    except Exception as error:
+        process.hook_failed(windows.HOOK, error)
 
 
 def options() -> dict[str, Any]:

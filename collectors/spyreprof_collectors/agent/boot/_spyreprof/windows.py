@@ -1,0 +1,284 @@
+"""Bounded profiler windows at step boundaries: the policy asks, the guard allows, the window records."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import threading
+from time import monotonic_ns
+
+from .process import REASON_LENGTH
+from .profiler_guard import ProfilerGuard
+from .profiler_window import ProfilerWindow, compress, make_profile
+from .step_names import kind_of
+from .torch_steps import device_kind
+from .window_policy import WindowPolicy, WindowSettings
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .install import Agent
+    from .step_names import Kind
+    from .torch_steps import Steps
+
+HOOK = "torch.profiler"
+KINETO_LOG_LEVEL = "KINETO_LOG_LEVEL"
+# Kineto prints two lines per window below this level; it reads the level once, when the process's first opens.
+_SILENT = "99"
+# A window whose steps never come is closed from the flusher, so that it cannot grow without bound.
+_PATIENCE_S = 5.0
+# After so many windows in a row that the program's own profiler cut short, no further one is tried.
+_RETRIES = 8
+# At the end of the program a trace that is being compressed is waited for so long.
+_END_PATIENCE_S = 5.0
+
+
+class Windows:
+    """Observer of the steps that opens and closes the windows of this process."""
+
+    _policy: WindowPolicy
+    _window: ProfilerWindow | None
+    _number: int
+    _retries_left: int
+    _refused: set[str]
+    # One lock per trace that is still being compressed, released when it is done.
+    _unfinished: list[Any]
+
+    def __init__(self, agent: Agent, torch: Any, steps: Steps, settings: WindowSettings) -> None:
+        self._agent = agent
+        self._torch = torch
+        self._steps = steps
+        self._settings = settings
+        self._guard = ProfilerGuard(torch.autograd.profiler)
+        self._guard.yield_window = lambda: self.close("yielded", "the program opened its own profiler")
+        self._kineto_ready = False
+        self._start_over()
+
+    def install(self) -> None:
+        """Cover the program's profilers and bring Kineto up, which it wants in the main thread."""
+        process = self._agent.process
+        missing = ProfilerGuard.missing(self._torch.autograd.profiler)
+        if missing is not None:
+            process.hook(HOOK, "missing", f"{missing} is not there")
+            return
+        try:
+            make_profile(self._torch, None)
+        except (TypeError, AttributeError) as error:
+            process.hook(HOOK, "missing", f"this torch cannot profile all threads: {error}")
+            return
+        os.makedirs(f"{self._agent.folder}/traces", mode=0o700, exist_ok=True)
+        self._guard.install()
+        self._warm_up()
+        self._steps.observers.append(self)
+        process.before_closing.append(self.program_ends)
+        process.before_fork.append(lambda: self.close("yielded", "the program forked"))
+        process.after_fork_in_child.append(self.forked)
+        self._agent.on_tick.append(self.tick)
+        process.hook(HOOK, "ok")
+
+    def step_begins(self, name: str) -> None:
+        """Open a window before this step, where one is wanted and allowed."""
+        if self._window is not None or self._policy.done():
+            return
+        kind = kind_of(name)
+        if kind is None:
+            return
+        wanted, refusal = self._policy.steps_wanted(kind, monotonic_ns())
+        if wanted:
+            refusal = self._open(kind, wanted)
+        if refusal is not None:
+            self._refuse(refusal)
+
+    def step_ended(self, name: str, start_ns: int, end_ns: int) -> None:
+        """Close the window after its last step; leave when all is recorded."""
+        kind = kind_of(name)
+        if kind is not None:
+            self._policy.step_ended(kind, start_ns, end_ns, self._steps.compiles)
+        window = self._window
+        if window is None:
+            if self._policy.done():
+                self._leave()
+            return
+        if window.thread == threading.get_ident() and start_ns >= window.began_ns:
+            window.steps += 1
+            if window.steps >= window.step_limit:
+                self.close("saved", None)
+
+    def close(self, state: str, reason: str | None) -> None:
+        """Close the open window, if there is one, from whatever thread."""
+        with self._guard.lock:
+            window, self._window = self._window, None
+            if window is None:
+                return
+            self._steps.window_open = False
+            plain: str | None = None
+            if window.steps:
+                plain = f"{self._agent.folder}/traces/.{self._agent.writer.writer_id}-{window.number}.json"
+            try:
+                if not window.close(self._guard, plain):
+                    state, reason, plain = "stolen", "another profiler took over", None
+            except Exception as error:
+                state, reason, plain = "failed", _reason(error), None
+            window.resumed_ns = monotonic_ns()
+        if state == "saved":
+            self._retries_left = _RETRIES
+        else:
+            self._retries_left = self._retries_left - 1 if state == "yielded" else 0
+        if plain is None:
+            self._finish(window, state, reason, None)
+            return
+        finished = _thread.allocate_lock()
+        finished.acquire()
+        self._unfinished.append(finished)
+        try:
+            _thread.start_new_thread(self._finish_and_release, (window, state, reason, plain, finished))
+        except Exception:  # the thread limit is reached, or the interpreter is ending
+            self._finish_and_release(window, state, reason, plain, finished)
+
+    def tick(self) -> None:
+        """Close a window whose steps do not come."""
+        window = self._window
+        if window is not None:
+            limit_s = _PATIENCE_S + 2 * window.step_limit * self._settings.max_step_s
+            if monotonic_ns() - window.began_ns > limit_s * 1e9:
+                self.close("saved", f"its steps did not come within {limit_s:g} s")
+
+    def program_ends(self) -> None:
+        """Close and save before the process is gone."""
+        self.close("saved", "the program ended")
+        for finished in self._unfinished:
+            finished.acquire(timeout=_END_PATIENCE_S)
+
+    def forked(self) -> None:
+        """Start over in a forked child, under its own writer."""
+        self._start_over()
+        if self not in self._steps.observers:
+            self._steps.observers.append(self)
+
+    def _start_over(self) -> None:
+        self._policy = WindowPolicy(self._settings)
+        self._window = None
+        self._number = 0
+        self._retries_left = _RETRIES
+        self._refused = set()
+        self._steps.window_open = False
+        self._unfinished = []
+
+    def _warm_up(self) -> None:
+        """Bring Kineto up with an empty window, while that is known to be harmless.
+
+        Kineto decides once per process whether it will see a device: with an accelerator build that must not be
+        decided here.
+        """
+        if accelerator_build(self._torch) or not _in_main_thread():
+            return
+        chosen = os.environ.get(KINETO_LOG_LEVEL)
+        if chosen is None:
+            os.environ[KINETO_LOG_LEVEL] = _SILENT
+        try:
+            with self._guard.lock:
+                if self._guard.busy():
+                    return
+                profile = make_profile(self._torch, None)
+                self._guard.own(profile)
+                try:
+                    profile._prepare_trace()
+                    profile._start_trace()
+                    profile.__exit__(None, None, None)
+                finally:
+                    self._guard.own(None)
+                self._kineto_ready = True
+        finally:
+            if chosen is None:
+                del os.environ[KINETO_LOG_LEVEL]
+
+    def _open(self, kind: Kind, steps: int) -> str | None:
+        """Open a window; returns why not, when that is to be recorded."""
+        device, refusal = self._device()
+        if refusal is None and self._retries_left <= 0:
+            refusal = "other profilers cut too many windows short"
+        if refusal is not None:
+            self._leave()
+            return refusal
+        with self._guard.lock:
+            if self._guard.busy():
+                return None
+            self._number += 1
+            window = ProfilerWindow(kind, self._number, steps)
+            window.open(self._guard, self._torch, device)
+            self._policy.opened(kind)
+            self._window = window
+            self._steps.window_open = True
+        return None
+
+    def _device(self) -> tuple[str | None, str | None]:
+        """Name the device to record beside the CPU, or the reason to record nothing."""
+        kind = device_kind(self._torch)
+        if kind == "cpu" and accelerator_build(self._torch):
+            return None, (
+                "the program has not brought up its accelerator; a window of the CPU alone would hide the device "
+                "from the program's own windows later"
+            )
+        if not self._kineto_ready and not _in_main_thread():
+            return None, "torch's profiler must first be started in the main thread"
+        return (None if kind == "cpu" else kind), None
+
+    def _finish_and_release(
+        self, window: ProfilerWindow, state: str, reason: str | None, plain: str, finished: Any
+    ) -> None:
+        try:
+            self._finish(window, state, reason, plain)
+        except Exception as error:
+            self._agent.process.hook_failed(HOOK, error)
+        finally:
+            finished.release()
+
+    def _finish(self, window: ProfilerWindow, state: str, reason: str | None, plain: str | None) -> None:
+        """Compress the trace, write the window's row, tell the policy."""
+        operators = name = None
+        if plain is not None:
+            name = f"traces/{self._agent.writer.writer_id}-{window.number}.pt.trace.json.gz"
+            try:
+                operators = compress(plain, f"{self._agent.folder}/{name}")
+            except Exception as error:
+                state, reason, name = "failed", _reason(error), None
+        times = {
+            "t0": window.opening_ns,
+            "t1": window.began_ns,
+            "t2": window.ended_ns,
+            "t3": window.resumed_ns,
+        }
+        self._write(window.number, state, reason, **times, steps=window.steps, operators=operators, file=name)
+        no_more = self._policy.closed(window.kind, window.steps, operators, monotonic_ns())
+        if no_more is not None:
+            self._refuse(no_more)
+
+    def _leave(self) -> None:
+        if self in self._steps.observers:
+            self._steps.observers.remove(self)
+
+    def _refuse(self, reason: str) -> None:
+        if reason not in self._refused:
+            self._refused.add(reason)
+            self._number += 1
+            now_ns = monotonic_ns()
+            self._write(self._number, "skipped", reason, t0=now_ns, t1=None, t2=None, t3=now_ns, steps=0)
+
+    def _write(self, number: int, state: str, reason: str | None, **fields: object) -> None:
+        row = {"k": "window", "n": number, "operators": None, "file": None, **fields}
+        self._agent.writer.add_now("window", {**row, "state": state, "reason": reason})
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:REASON_LENGTH]
+
+
+def _in_main_thread() -> bool:
+    return threading.get_ident() == threading.main_thread().ident
+
+
+def accelerator_build(torch: Any) -> bool:
+    """Tell whether this torch was built for CUDA, ROCm or XPU."""
+    version = torch.version
+    return any(getattr(version, name, None) is not None for name in ("cuda", "hip", "xpu"))
