@@ -30,3 +30,14 @@ KIND_WINDOW = "window"
 KIND_COMPILE = "compile"
 KIND_USAGE = "usage"
 KIND_METRICS = "metrics"
+KINDS = frozenset(
+    (
+        KIND_PROCESS,
+        KIND_STEPS,
+        KIND_MODEL,
+        KIND_WINDOW,
+        KIND_COMPILE,
+        KIND_USAGE,
+        KIND_METRICS,
+    )
+)

@@ -5,7 +5,7 @@ Keys that a row has beyond these are ignored, so that an older reader takes a ne
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 
@@ -32,12 +32,14 @@ class AnchorRow(msgspec.Struct):
     epoch_ns: Nanoseconds
 
 
-class VersionsRow(msgspec.Struct):
-    """Versions of the packages that matter, None where absent."""
+class MomentRow(msgspec.Struct):
+    """A row of which only the time matters here."""
 
     t: Nanoseconds
-    torch: str | None = None
-    vllm: str | None = None
+
+
+# Versions by package name, beside the keys `k` and `t`; None where a package is absent.
+VersionsRow = dict[str, str | int | None]
 
 
 class TorchRow(msgspec.Struct):
@@ -49,15 +51,6 @@ class TorchRow(msgspec.Struct):
     affinity: list[int] | None = None
     device_kind: str | None = None
     cuda_built: bool | None = None
-
-
-class HookRow(msgspec.Struct):
-    """The state of one hook of the agent."""
-
-    t: Nanoseconds
-    name: str
-    state: Literal["ok", "missing", "failed", "disabled"]
-    reason: str | None = None
 
 
 class CloseRow(msgspec.Struct):

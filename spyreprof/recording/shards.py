@@ -6,8 +6,8 @@ A process may be killed at any byte, a disk may fill up: a bad line costs itself
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import IO, NamedTuple, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import IO, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -91,10 +91,8 @@ def read_rows(source: Source, name: str, row_type: type[Row], counts: Counter[st
             counts[UNREADABLE_ROWS if whole else CUT_LINES] += 1
 
 
-def read_mixed_rows(
-    source: Source, name: str, row_types: dict[str, type[msgspec.Struct]], counts: Counter[str]
-) -> Iterator[msgspec.Struct]:
-    """Yield the typed rows of a shard whose rows name their kind in `k`. Unknown kinds are counted."""
+def read_mixed_rows(source: Source, name: str, row_types: Mapping[str, Any], counts: Counter[str]) -> Iterator[Any]:
+    """Yield the rows of a shard whose rows name their kind in `k`, typed by kind. Unknown kinds are counted."""
     kind_of = msgspec.json.Decoder(_Kind).decode
     decoders = {kind: msgspec.json.Decoder(row_type).decode for kind, row_type in row_types.items()}
     for line, whole in read_lines(source, name, counts):

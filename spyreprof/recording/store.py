@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,16 +11,27 @@ from typing import TYPE_CHECKING
 from spyreprof.recording import layout, schema
 from spyreprof.recording.cache import Build, cached_table
 from spyreprof.recording.counters import read_counters
+from spyreprof.recording.engine import engine_settings, read_compiles, read_model
 from spyreprof.recording.manifest import Manifest, read_manifest
+from spyreprof.recording.peaks import declared_peaks, measured_peaks
+from spyreprof.recording.processes import ProcessFacts, read_processes
+from spyreprof.recording.quality import Quality, assess
 from spyreprof.recording.requests import read_requests
 from spyreprof.recording.shards import find_shards
 from spyreprof.recording.source import Source, open_source
 from spyreprof.recording.tables import read_steps, read_usage
+from spyreprof.recording.windows import Window, WindowSteps, pauses, profiled_steps, read_windows
 
 if TYPE_CHECKING:
     import os
 
     import pandas as pd
+
+    from spyreprof.hardware.profile import HardwareProfile
+    from spyreprof.recording.schema import AnalysisInputs
+
+# Properties whose reading counts what it had to leave out.
+_COUNTED_PARTS = ("steps", "requests", "counters", "usage", "_model", "_compiles", "_measured_peaks")
 
 
 class Recording:
@@ -76,6 +88,107 @@ class Recording:
 
     def _read_usage(self, counts: Counter[str]) -> pd.DataFrame:
         return read_usage(self.source, counts)
+
+    @cached_property
+    def processes(self) -> dict[str, ProcessFacts]:
+        """What each recorded process said of itself, by writer."""
+        return read_processes(self.source, self.counts)
+
+    @cached_property
+    def windows(self) -> list[Window]:
+        """Profiler windows, and refusals of one."""
+        return read_windows(self.source, self.counts)
+
+    @cached_property
+    def window_steps(self) -> WindowSteps:
+        """Engine steps inside profiler windows; reads the traces."""
+        return profiled_steps(self.source, self.windows, self.processes)
+
+    @cached_property
+    def versions(self) -> dict[str, str | None]:
+        """Versions by package name, of the process that ran the most steps; None where a package is absent."""
+        main = self._main_process()
+        return dict(main.versions) if main is not None else {}
+
+    @cached_property
+    def quality(self) -> Quality:
+        """How complete the recording is; reads all of it."""
+        for part in _COUNTED_PARTS:
+            getattr(self, part)
+        found = assess(self.source, self.manifest, self.processes.values(), self.windows, self.counts)
+        return replace(found, notes=(*found.notes, *self.window_steps.notes))
+
+    def analysis_inputs(self, hardware: HardwareProfile | None = None) -> AnalysisInputs:
+        """Everything that the analyzers may look at.
+
+        Args:
+            hardware: declared peaks; they take the place of measured ones of the same resource.
+        """
+        main = self._main_process()
+        torch = main.torch if main is not None else None
+        start_ns, end_ns = self._span()
+        host = self.manifest.host
+        return schema.AnalysisInputs(
+            steps=self.steps,
+            requests=self.requests,
+            counters=self.counters,
+            usage=self.usage,
+            recording_start_ns=start_ns,
+            recording_end_ns=end_ns,
+            finished=self.manifest.ended_ns is not None,
+            profiled_steps=self.window_steps.steps,
+            pauses=pauses(self.windows),
+            compiles=self._compiles,
+            peaks=self._peaks(hardware),
+            model=self._model,
+            settings=engine_settings(self.counters),
+            device_kind=torch.device_kind if torch is not None else None,
+            cpu_count=len(torch.affinity) if torch is not None and torch.affinity else host.cpu_count,
+        )
+
+    @cached_property
+    def _model(self) -> schema.ModelFacts:
+        return read_model(self.source, self.counts)
+
+    @cached_property
+    def _compiles(self) -> tuple[schema.Interval, ...]:
+        return read_compiles(self.source, self.counts)
+
+    @cached_property
+    def _measured_peaks(self) -> tuple[schema.Peak, ...]:
+        main = self._main_process()
+        torch = main.torch if main is not None else None
+        return measured_peaks(
+            self.source,
+            torch.threads if torch is not None else None,
+            self._model.dtype,
+            on_cpu=torch is not None and torch.device_kind == "cpu",
+            counts=self.counts,
+        )
+
+    def _peaks(self, hardware: HardwareProfile | None) -> tuple[schema.Peak, ...]:
+        declared = declared_peaks(hardware, self._model.dtype) if hardware is not None else ()
+        replaced = {peak.resource for peak in declared}
+        return (*declared, *(peak for peak in self._measured_peaks if peak.resource not in replaced))
+
+    def _main_process(self) -> ProcessFacts | None:
+        """The process that ran the most steps; without steps, the first that had torch."""
+        counts = self.steps["writer"].value_counts()
+        writers = [*counts.index, *(w for w, process in self.processes.items() if process.torch is not None)]
+        return next((self.processes[writer] for writer in writers if writer in self.processes), None)
+
+    def _span(self) -> tuple[int, int]:
+        """Start and end of the recording; where the manifest lacks them, of what was seen."""
+        seen = [int(self.steps["start_ns"].min()), int(self.steps["end_ns"].max())] if len(self.steps) else []
+        for table in (self.counters, self.usage):
+            if len(table):
+                seen += [int(table["time_ns"].iloc[0]), int(table["time_ns"].iloc[-1])]
+        for process in self.processes.values():
+            seen += [t for t, _epoch in process.anchors]
+            seen += [process.last_ns] if process.last_ns is not None else []
+        start_ns, end_ns = self.manifest.started_ns, self.manifest.ended_ns
+        start_ns = start_ns if start_ns is not None else min(seen, default=0)
+        return start_ns, end_ns if end_ns is not None else max(seen, default=start_ns)
 
 
 def open_recording(path: str | os.PathLike[str]) -> Recording:

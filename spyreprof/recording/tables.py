@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pandas as pd
 
 from spyreprof.recording import layout, schema
@@ -22,6 +21,9 @@ DUPLICATE_STEPS = "duplicate_steps"
 UNKNOWN_STEP_NAMES = "unknown_step_names"
 BACKWARD_STEPS = "backward_steps"
 STEAL_PERMILLE = "steal_permille"
+
+# Rows of processes do not name their kind.
+_USAGE_ROWS = {"": UsageRow, "system": SystemRow}
 
 _parse = lru_cache(maxsize=4096)(parse_step_name)
 
@@ -78,12 +80,11 @@ def read_usage(source: Source, counts: Counter[str]) -> pd.DataFrame:
     cpu_ns: list[int] = []
     rss_bytes: list[int | None] = []
     system: list[SystemRow] = []
-    kinds: dict[str, type[msgspec.Struct]] = {"": UsageRow, "system": SystemRow}
     for shard in find_shards(source, layout.KIND_USAGE):
-        for row in read_mixed_rows(source, shard.name, kinds, counts):
+        for row in read_mixed_rows(source, shard.name, _USAGE_ROWS, counts):
             if isinstance(row, SystemRow):
                 system.append(row)
-            elif isinstance(row, UsageRow):
+            else:
                 threads = [(thread, cpu, None) for thread, _name, cpu in row.threads]
                 for thread, cpu, rss in [(None, row.cpu_ns, row.rss_bytes), *threads]:
                     time_ns.append(row.t)

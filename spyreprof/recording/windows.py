@@ -1,0 +1,95 @@
+"""Profiler windows: how long each held the program up, and what its trace says about the steps inside."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from spyreprof.errors import UserError
+from spyreprof.recording import layout
+from spyreprof.recording.rows import WindowRow
+from spyreprof.recording.schema import Interval
+from spyreprof.recording.shards import find_shards, read_mixed_rows
+from spyreprof.recording.source import READ_ERRORS
+
+if TYPE_CHECKING:
+    from spyreprof.recording.processes import ProcessFacts
+    from spyreprof.recording.source import Source
+    from spyreprof.trace.profiled import ProfiledStep
+
+MAX_TRACE_BYTES = 2 * 2**30
+PAUSE_REASON = "profiler window"
+
+
+class Window(NamedTuple):
+    """A window's row and the process that it belongs to."""
+
+    writer: str
+    row: WindowRow
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSteps:
+    """Profiled steps of all windows, and sentences about windows that could not be used."""
+
+    steps: tuple[ProfiledStep, ...]
+    notes: tuple[str, ...]
+
+
+def read_windows(source: Source, counts: Counter[str]) -> list[Window]:
+    """Every window and every refusal of one, by process and time."""
+    windows = [
+        Window(shard.writer, row)
+        for shard in find_shards(source, layout.KIND_WINDOW)
+        for row in read_mixed_rows(source, shard.name, {"window": WindowRow}, counts)
+    ]
+    return sorted(windows, key=lambda window: (window.writer, window.row.t0 or 0))
+
+
+def pauses(windows: list[Window]) -> tuple[Interval, ...]:
+    """From the opening of each window until the program went on; saved or not, it was held up."""
+    return tuple(
+        Interval(row.t0, row.t3, PAUSE_REASON)
+        for _writer, row in windows
+        if row.t0 is not None and row.t3 is not None and row.t3 > row.t0
+    )
+
+
+def profiled_steps(source: Source, windows: list[Window], processes: dict[str, ProcessFacts]) -> WindowSteps:
+    """Read the traces of all saved windows.
+
+    Windows are numbered from 1 across processes. A trace that cannot be read costs itself and a sentence.
+    """
+    from spyreprof.trace.profiled import profiled_steps as steps_of
+    from spyreprof.trace.reader import read_bytes
+
+    steps: list[ProfiledStep] = []
+    notes: list[str] = []
+    names = set(source.names())
+    saved = [window for window in windows if window.row.state == "saved" and window.row.file]
+    for number, (writer, row) in enumerate(saved, start=1):
+        process = processes.get(writer)
+        offset_ns = process.clock_offset_ns(row.t1) if process is not None else None
+        if row.file not in names:
+            notes.append(f"The trace of profiler window {number} is missing.")
+            continue
+        if process is None or offset_ns is None:
+            notes.append(f"Profiler window {number} cannot be placed in time: its process left no clock anchor.")
+            continue
+        try:
+            with source.open(row.file) as file:
+                table = read_bytes(file.read(MAX_TRACE_BYTES), f"of profiler window {number}")
+        except UserError as error:
+            notes.append(error.problem)
+            continue
+        except READ_ERRORS:
+            notes.append(f"The trace of profiler window {number} cannot be read.")
+            continue
+        notes.extend(f"Profiler window {number}: {sentence}" for sentence in table.quality.sentences())
+        device_kind = (process.torch.device_kind if process.torch else None) or "cpu"
+        found = steps_of(table, offset_ns, number, device_kind=device_kind, writer=writer)
+        if not found:
+            notes.append(f"The trace of profiler window {number} holds no engine step.")
+        steps.extend(found)
+    return WindowSteps(tuple(sorted(steps, key=lambda step: step.start_ns)), tuple(notes))
