@@ -19,10 +19,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import urlsplit
 
-HEALTH_TIMEOUT_S = 120.0
+from command_line import Parser, Span, not_negative, positive, positive_number, span
+
 ANSWER_TIMEOUT_S = 600.0
 PROGRESS_INTERVAL_S = 10.0
 
@@ -61,8 +62,8 @@ class Workload:
     """What is asked for, request by request."""
 
     seed: int
-    prompt_tokens: tuple[int, int]
-    output_tokens: tuple[int, int]
+    prompt_tokens: Span
+    output_tokens: Span
     shared_prefix_tokens: int
     vocab: int
 
@@ -92,9 +93,9 @@ class Client:
         self.server_gone = threading.Event()
         self._lock = threading.Lock()
 
-    def wait_until_healthy(self) -> bool:
-        """Poll /health until it answers 200; False after `HEALTH_TIMEOUT_S`."""
-        deadline_s = time.perf_counter() + HEALTH_TIMEOUT_S
+    def wait_until_healthy(self, wait_seconds: float) -> bool:
+        """Poll /health until it answers 200; False when it has not after `wait_seconds`."""
+        deadline_s = time.perf_counter() + wait_seconds
         while time.perf_counter() < deadline_s:
             connection = http.client.HTTPConnection(self.host, self.port, timeout=5)
             try:
@@ -267,32 +268,27 @@ def write_atomically(path: Path, content: dict[str, Any]) -> None:
     partial.replace(path)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\n")
-
-
-def _span(text: str) -> tuple[int, int]:
-    first, last = (int(part) for part in text.split(":"))
-    if not 1 <= first <= last:
-        raise ValueError(text)
-    return first, last
-
-
 def parse_options(argv: list[str] | None = None) -> argparse.Namespace:
     """Options; a mistake is one sentence and exit code 2."""
-    parser = _Parser(prog="load_driver.py", description=(__doc__ or "").partition("\n")[0])
+    parser = Parser(prog="load_driver.py", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--url", required=True, help="the server, e.g. http://127.0.0.1:8000")
     parser.add_argument("--label", default="load", help="a name that goes into the result")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--load-seconds", type=float, default=60.0, help="how long requests are sent; default 60")
-    parser.add_argument("--prompt-tokens", type=_span, default=(16, 32), metavar="A:B")
-    parser.add_argument("--output-tokens", type=_span, default=(8, 16), metavar="A:B")
-    parser.add_argument("--shared-prefix-tokens", type=int, default=0, metavar="N")
-    parser.add_argument("--vocab", type=int, default=256, help="token ids of prompts are below it; default 256")
+    parser.add_argument("--seed", type=not_negative, default=0, metavar="N")
+    parser.add_argument(
+        "--load-seconds", type=positive_number, default=60.0, metavar="S", help="how long requests are sent"
+    )
+    parser.add_argument(
+        "--wait-seconds", type=positive_number, default=120.0, metavar="S", help="for /health to answer, at most"
+    )
+    parser.add_argument("--prompt-tokens", type=span, default=Span((16, 32)), metavar="A:B")
+    parser.add_argument("--output-tokens", type=span, default=Span((8, 16)), metavar="A:B")
+    parser.add_argument("--shared-prefix-tokens", type=not_negative, default=0, metavar="N")
+    parser.add_argument("--vocab", type=positive, default=256, metavar="N", help="prompts' tokens are below it")
     arrivals = parser.add_mutually_exclusive_group(required=True)
-    arrivals.add_argument("--concurrency", type=int, metavar="N", help="closed loop: N requests in flight")
-    arrivals.add_argument("--request-rate", type=float, metavar="R", help="open loop: R random arrivals a second")
+    arrivals.add_argument("--concurrency", type=positive, metavar="N", help="closed loop: N requests in flight")
+    arrivals.add_argument(
+        "--request-rate", type=positive_number, metavar="R", help="open loop: R random arrivals a second"
+    )
     parser.add_argument("--result", type=Path, default=Path("load-result.json"), metavar="FILE")
     return parser.parse_args(argv)
 
@@ -301,7 +297,7 @@ def main() -> int:
     """Run the load; 0 when at least one request was answered."""
     options = parse_options()
     client = Client(options.url)
-    if not client.wait_until_healthy():
+    if not client.wait_until_healthy(options.wait_seconds):
         print(f"load_driver.py: {options.url}/health did not answer", file=sys.stderr)
         return 1
     workload = Workload(

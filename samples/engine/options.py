@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 from dataclasses import dataclass
-from typing import NoReturn
+
+from command_line import Parser, Span, not_negative, positive, positive_number, span
 
 from .server import SMALLEST_VOCAB
 
@@ -15,7 +16,7 @@ class Scenario:
     """An engine and a load for it, chosen so that one thing is the bottleneck.
 
     Sizes assume one compute thread at 20 to 100 GFLOP/s and 8 to 30 GB/s: steps then take 0.02 to 0.4 s.
-    Lengths are "A:B" in tokens, drawn evenly per request. A load with `concurrency` is closed: that many
+    Lengths are in tokens, drawn evenly per request. A load with `concurrency` is closed: that many
     clients, each of which sends its next request when its last one is done. Else requests arrive at random,
     `request_rate` a second.
     """
@@ -27,8 +28,8 @@ class Scenario:
     heads: int
     kv_heads: int
     max_num_seqs: int
-    prompt_tokens: str
-    output_tokens: str
+    prompt_tokens: Span
+    output_tokens: Span
     concurrency: int | None = None
     request_rate: float | None = None
     vocab: int = 512
@@ -47,8 +48,9 @@ SCENARIOS = {
         heads=12,
         kv_heads=4,
         max_num_seqs=8,
-        prompt_tokens="192:384",
-        output_tokens="1:3",
+        prompt_tokens=Span((192, 384)),
+        num_kv_blocks=512,
+        output_tokens=Span((1, 3)),
         concurrency=1,
     ),
     "decode": Scenario(
@@ -59,32 +61,32 @@ SCENARIOS = {
         heads=18,
         kv_heads=3,
         max_num_seqs=8,
-        prompt_tokens="8:16",
-        output_tokens="12:24",
+        prompt_tokens=Span((8, 16)),
+        output_tokens=Span((12, 24)),
         concurrency=1,
     ),
     "queue": Scenario(
-        summary="many clients, a batch cap of 2 and KV cache to spare: the cap binds",
+        summary="many clients, a batch cap of 4 and KV cache to spare: the cap binds",
         layers=2,
         hidden=1792,
         ffn=7168,
         heads=14,
         kv_heads=2,
-        max_num_seqs=2,
-        prompt_tokens="8:16",
-        output_tokens="20:40",
-        concurrency=12,
+        max_num_seqs=4,
+        prompt_tokens=Span((8, 16)),
+        output_tokens=Span((20, 40)),
+        concurrency=16,
     ),
     "healthy": Scenario(
         summary="light load: the engine idles most of the time",
         layers=2,
-        hidden=1280,
-        ffn=5120,
-        heads=10,
+        hidden=1536,
+        ffn=6144,
+        heads=12,
         kv_heads=2,
         max_num_seqs=8,
-        prompt_tokens="16:32",
-        output_tokens="8:16",
+        prompt_tokens=Span((16, 32)),
+        output_tokens=Span((6, 12)),
         request_rate=0.8,
     ),
 }
@@ -93,46 +95,8 @@ DEFAULT_SCENARIO = "decode"
 ENGINE_WITHOUT_LOAD = "healthy"
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\n")
-
-
-def span(text: str) -> str:
-    """Check "A:B" with 1 <= A <= B, or a single number."""
-    first, _, last = text.partition(":")
-    if first.isdecimal() and (last or first).isdecimal() and 1 <= int(first) <= int(last or first):
-        return f"{first}:{last or first}"
-    raise argparse.ArgumentTypeError(f"{text!r} is not A:B with 1 <= A <= B")
-
-
-def positive(text: str) -> int:
-    """A whole number, 1 or more."""
-    if text.isdecimal() and int(text) >= 1:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
-
-
-def not_negative(text: str) -> int:
-    """A whole number, 0 or more."""
-    if text.isdecimal():
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
-
-
-def positive_number(text: str) -> float:
-    """A finite number above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if 0 < value < float("inf"):
-        return value
-    raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="serve.py",
         description="A small continuous-batching LLM engine with random weights. With a scenario it also "
         "starts a load driver, and ends when the load does.",
@@ -225,7 +189,7 @@ def parse_options(argv: list[str] | None = None) -> argparse.Namespace:
 
 def _mistake(options: argparse.Namespace) -> str | None:
     """What is wrong with options that are right one by one."""
-    longest = int(options.prompt_tokens.partition(":")[2]) + int(options.output_tokens.partition(":")[2])
+    longest = options.prompt_tokens[1] + options.output_tokens[1]
     capacity = options.num_kv_blocks * options.block_size
     checks = (
         (options.hidden % (2 * options.heads) != 0, "--hidden must be a multiple of twice --heads"),
