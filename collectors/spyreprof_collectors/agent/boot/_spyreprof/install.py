@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from . import http_servers
 from .imports import PostImportFinder
 from .process import Process
 from .writer import Writer
@@ -61,6 +62,7 @@ def install(how: str) -> Agent | None:
     _agent = agent
     agent.process.hook_into_interpreter()
     agent.imports.install()
+    http_servers.install(agent)
     agent.imports.when_imported("torch", _torch_arrived)
     return agent
 

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 
-from . import dynamo, torch_steps, windows
+from . import dynamo, model_facts, torch_steps, windows
 from .window_policy import WindowSettings
 
 TYPE_CHECKING = False
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def install(agent: Agent, torch: Any) -> None:
     """Hook torch; each hook that fails is recorded and leaves the others in place."""
     process = agent.process
-    process.note("versions", torch=str(torch.__version__), **_other_versions())
+    _tell_versions(agent, torch)
+    agent.imports.when_imported("vllm", lambda _: _tell_versions(agent, torch))
     try:
         steps = torch_steps.install(agent, torch)
     except Exception as error:
@@ -31,6 +32,7 @@ def install(agent: Agent, torch: Any) -> None:
         dynamo.install(agent, steps)
     except Exception as error:
         process.hook_failed(dynamo.COMPILE_HOOK, error)
+    model_facts.ModelFacts(agent, torch, steps).install()
     window = options().get("window")
     if not isinstance(window, dict):
         process.hook(windows.HOOK, "disabled", "no profiler window was asked for")
@@ -50,9 +52,9 @@ def options() -> dict[str, Any]:
     return chosen if isinstance(chosen, dict) else {}
 
 
-def _other_versions() -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
+def _tell_versions(agent: Agent, torch: Any) -> None:
+    found: dict[str, object] = {"torch": str(torch.__version__)}
     for name in ("vllm", "numpy"):
         version = getattr(sys.modules.get(name), "__version__", None)
         found[name] = version if isinstance(version, str) else None
-    return found
+    agent.process.note("versions", **found)

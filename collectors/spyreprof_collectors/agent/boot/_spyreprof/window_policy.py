@@ -75,7 +75,8 @@ class WindowPolicy:
         }
         self._steps = 0
         self._first_ns: int | None = None
-        self._closed_ns: int | None = None
+        # When a window was last known to open or close: the other kind of step rests from then on.
+        self._last_ns: int | None = None
         self._compiles = 0
         self._quiet_steps = 0
 
@@ -104,13 +105,14 @@ class WindowPolicy:
         if max(known.recent_ns) > settings.max_step_s * 1e9:
             return 0, self._tell_once(known, f"recent steps are longer than {settings.max_step_s:g} s")
         if known.operators_per_step is None:
-            rested = self._closed_ns is None or now_ns - self._closed_ns >= settings.between_s * 1e9
+            rested = self._last_ns is None or now_ns - self._last_ns >= settings.between_s * 1e9
             return (1, None) if rested else (0, None)
         return min(settings.steps - 1, settings.operators // max(known.operators_per_step, 1)), None
 
-    def opened(self, kind: Kind) -> None:
+    def opened(self, kind: Kind, now_ns: int) -> None:
         """Note that a window opened at a step of this kind."""
         self._kinds[kind].counting = True
+        self._last_ns = now_ns
 
     def closed(self, kind: Kind, steps: int, operators: int | None, now_ns: int) -> str | None:
         """Note that a window closed and how many operators its steps held; None when nothing was recorded.
@@ -120,7 +122,7 @@ class WindowPolicy:
         """
         known = self._kinds[kind]
         known.counting = False
-        self._closed_ns = now_ns
+        self._last_ns = now_ns
         if not operators or not steps:
             return None
         counted_before = known.operators_per_step is not None

@@ -207,7 +207,7 @@ class Windows:
             self._number += 1
             window = ProfilerWindow(kind, self._number, steps)
             window.open(self._guard, self._torch, device)
-            self._policy.opened(kind)
+            self._policy.opened(kind, window.opening_ns)
             self._window = window
             self._steps.window_open = True
         return None
