@@ -172,9 +172,11 @@ def parse_options(argv: list[str] | None = None) -> argparse.Namespace:
     parser = _parser()
     options = parser.parse_args(argv)
     scenario = SCENARIOS[ENGINE_WITHOUT_LOAD if options.scenario == "none" else options.scenario]
-    if options.request_rate is None and options.concurrency is None:
-        options.request_rate, options.concurrency = scenario.request_rate, scenario.concurrency
-    for name, default in vars(scenario).items():
+    defaults = dict(vars(scenario))
+    if options.request_rate is not None or options.concurrency is not None:
+        # The two ways to load exclude each other.
+        del defaults["request_rate"], defaults["concurrency"]
+    for name, default in defaults.items():
         if getattr(options, name, None) is None:
             setattr(options, name, default)
     if options.port is None:
