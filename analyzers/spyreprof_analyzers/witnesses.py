@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from spyreprof.findings import Witness
 from spyreprof.units import format_share
 
@@ -94,12 +96,15 @@ def blocked_class(facts: Facts, rules: RuleBook) -> BoundClass | None:
 
 
 def witnesses(primary: BoundClass, facts: Facts, rules: RuleBook, book: EvidenceBook) -> tuple[Witness, ...]:
-    """Compare the three views with the verdict."""
-    return (
+    """Compare the three views with the verdict. Where there is none, nobody agrees and nobody dissents."""
+    views = (
         _device_trace(primary, facts),
         _engine(primary, facts, rules, book),
         _requests(primary, facts, book),
     )
+    if primary == "undetermined":
+        return tuple(msgspec.structs.replace(view, agrees=None) for view in views)
+    return views
 
 
 def _device_trace(primary: BoundClass, facts: Facts) -> Witness:
@@ -114,7 +119,7 @@ def _device_trace(primary: BoundClass, facts: Facts) -> Witness:
         )  # fmt: skip
     if primary == "queue_bound":
         if bound.use is None:
-            return Witness(name="device_trace", says=said, agrees=None, text=f"silent: {bound.reason}", evidence=cited)
+            return Witness(name="device_trace", says=said, agrees=None, text=bound.reason, evidence=cited)
         # room in the compute peak is what a larger batch would use
         room = bound.resource != "compute"
         return Witness(
@@ -125,7 +130,7 @@ def _device_trace(primary: BoundClass, facts: Facts) -> Witness:
             evidence=cited,
         )
     if said is None:
-        return Witness(name="device_trace", says=None, agrees=None, text=f"silent: {bound.reason}", evidence=cited)
+        return Witness(name="device_trace", says=None, agrees=None, text=bound.reason, evidence=cited)
     return Witness(
         name="device_trace", says=said, agrees=said == primary, text=f"{side}: {bound.reason}", evidence=cited
     )
@@ -180,7 +185,7 @@ def _engine(primary: BoundClass, facts: Facts, rules: RuleBook, book: EvidenceBo
             name="engine",
             says=None,
             agrees=None,
-            text=f"silent on the resource: {spoken}",
+            text=f"cannot tell the resource: {spoken}",
             evidence=tuple(cited),
         )
     return Witness(name="engine", says=said, agrees=said == primary, text=text + spoken, evidence=tuple(cited))
@@ -190,7 +195,7 @@ def _requests(primary: BoundClass, facts: Facts, book: EvidenceBook) -> Witness:
     said = requests_say(facts)
     times = facts.times
     if said is None or (times is None and facts.idle_client_share is None):
-        return Witness(name="requests", says=None, agrees=None, text="silent: no request log and no histograms")
+        return Witness(name="requests", says=None, agrees=None, text="no request log and no histograms")
     cited: list[str] = []
     pieces: list[str] = []
     if facts.idle_client_share is not None:
