@@ -80,7 +80,10 @@ def requests_say(facts: Facts) -> BoundClass | None:
         return None
     if times.queue_s is not None and times.queue_s >= times.total_s / 2:
         return "queue_bound"
-    return "prefill_bound" if times.prefill_s > times.decode_s else "decode_bandwidth_bound"
+    if times.decode_s >= times.prefill_s:
+        return "decode_bandwidth_bound"
+    # without queue times, waiting and prefill are one sum: which of them it was is not for this witness to say
+    return "prefill_bound" if times.queue_s is not None else None
 
 
 def blocked_class(facts: Facts, rules: RuleBook) -> BoundClass | None:
@@ -194,7 +197,7 @@ def _engine(primary: BoundClass, facts: Facts, rules: RuleBook, book: EvidenceBo
 def _requests(primary: BoundClass, facts: Facts, book: EvidenceBook) -> Witness:
     said = requests_say(facts)
     times = facts.times
-    if said is None or (times is None and facts.idle_client_share is None):
+    if times is None and facts.idle_client_share is None:
         return Witness(name="requests", says=None, agrees=None, text="no request log and no histograms")
     cited: list[str] = []
     pieces: list[str] = []
@@ -223,6 +226,11 @@ def _requests(primary: BoundClass, facts: Facts, book: EvidenceBook) -> Witness:
             )  # fmt: skip
             pieces.append(f"{name} {format_share(value / times.total_s)} of request time")
     text = ", ".join(pieces)
+    if said is None:
+        return Witness(
+            name="requests", says=None, agrees=None, evidence=tuple(cited),
+            text=f"{text or 'request times are too few'}: waiting and prefill cannot be told apart",
+        )  # fmt: skip
     if said == "queue_bound" and primary == "prefill_bound":
         return Witness(
             name="requests", says=said, agrees=None, evidence=tuple(cited),

@@ -136,6 +136,15 @@ def test_a_tampered_request_log_dissents_and_lowers_confidence() -> None:
     assert verdict.confidence == "medium"
 
 
+def test_a_client_log_alone_cannot_tell_waiting_from_prefill() -> None:
+    """Without the engine's histograms, time to first token holds both."""
+    engine, run = capped()
+    made = inputs(run, engine, profiled_steps=profiled(run, phase="decode", compute_use=0.05, bandwidth_use=0.12))
+    blind = made.counters[~made.counters["name"].str.contains("request_")]
+    assert witness(diagnose(replace(made, counters=blind)), "requests").says is None
+    assert witness(diagnose(made), "requests").says == "queue_bound"
+
+
 def test_a_tampered_model_size_silences_the_engine_and_does_not_raise_confidence() -> None:
     honest = decode_run()
     small = diagnose(replace(honest, model=replace(honest.model, parameter_bytes=1000)))
