@@ -133,6 +133,9 @@ def _conditions(
     decoding = _decoding_steps(inputs.steps, window)
     requests = decoding["generation_requests"]
     versions = {name: version for name, version in recording.versions.items() if version is not None}
+    python = _python_version(recording.manifest)
+    if python is not None:
+        versions["python"] = python
     return Conditions(
         hardware=_hardware(recording.manifest, redactor),
         device_kind=redactor.optional("device", inputs.device_kind),
@@ -164,6 +167,12 @@ def _hardware(manifest: Manifest, redactor: Redactor) -> Public | None:
         return name
     used = f"{len(host.affinity)} of " if host.affinity and len(host.affinity) < host.cpu_count else ""
     return own_words(f"{name}, {used}{host.cpu_count} CPUs")
+
+
+def _python_version(manifest: Manifest) -> str | None:
+    """The interpreter of the process that ran the most steps."""
+    known = [process for process in manifest.processes if process.python is not None]
+    return max(known, key=lambda process: process.steps or 0).python if known else None
 
 
 def _decoding_steps(steps: pd.DataFrame, window: SteadyWindow | None) -> pd.DataFrame:

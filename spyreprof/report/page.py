@@ -14,6 +14,8 @@ from rich.text import Text
 from spyreprof.report.visible import visible
 
 MIN_WIDTH = 20
+# Narrower than this, wrapped text reads worse in a table than in lines of its own.
+MIN_TEXT_COLUMN = 16
 
 # Signs of our own texts that an ASCII terminal lacks; whatever else it lacks becomes "?".
 _ASCII_SPELLING = str.maketrans(
@@ -123,11 +125,13 @@ class Page:
             self.labelled(label if index == 0 else "", line + end, indent=indent, label_width=label_width)
 
     def table(self, columns: Sequence[Column], rows: Sequence[Sequence[str]], *, indent: int = 0) -> None:
-        """A table; on a page too narrow for it, each row becomes a list of heading and cell."""
+        """A table; a last column of text wraps, and on a narrower page each row becomes a list of its cells."""
         cells = [[self.text(cell).plain for cell in row] for row in rows]
         headings = [self.text(column.heading).plain for column in columns]
         widths = [max(cell_len(cell) for cell in column_cells) for column_cells in zip(headings, *cells, strict=True)]
-        if indent + sum(widths) + 2 * (len(widths) - 1) > self.width:
+        before_last = indent + sum(widths[:-1]) + 2 * (len(widths) - 1)
+        last_width = self.width - before_last
+        if last_width < min(widths[-1], len(columns[-1].heading) if columns[-1].numeric else MIN_TEXT_COLUMN):
             for row in cells:
                 named = [f"{heading} {cell}" for heading, cell in zip(headings[1:], row[1:], strict=True)]
                 self.flow("", [row[0] or headings[0], *named], indent=indent, label_width=2)
@@ -135,9 +139,15 @@ class Page:
         for row, style in [(headings, "dim"), *((row, "") for row in cells)]:
             aligned = [
                 " " * (width - cell_len(cell)) + cell if column.numeric else cell + " " * (width - cell_len(cell))
-                for cell, width, column in zip(row, widths, columns, strict=True)
+                for cell, width, column in zip(row[:-1], widths[:-1], columns[:-1], strict=True)
             ]
-            self.lines.append(Text(" " * indent + "  ".join(aligned).rstrip(), style=style))
+            start = " " * indent + "".join(f"{cell}  " for cell in aligned)
+            last = row[-1]
+            if columns[-1].numeric:
+                last = " " * (widths[-1] - cell_len(last)) + last
+            for line in Text(last).wrap(self._wrapper, last_width):
+                self.lines.append(Text(start + line.plain, style=style))
+                start = " " * before_last
 
     def bar(self, ratio: float, length: int) -> str:
         """A bar whose full length stands for 1; anything above zero shows at least its thinnest form."""

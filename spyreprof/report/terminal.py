@@ -6,7 +6,7 @@ witnesses, then the figures behind it, then what to change. Colour repeats what 
 
 from __future__ import annotations
 
-from spyreprof.findings import BudgetPart, Confidence, PhaseReport, Witness
+from spyreprof.findings import BudgetPart, Confidence, NotJudged, PhaseReport, Witness
 from spyreprof.report.figures import (
     ORIGIN_TAGS,
     UNKNOWN,
@@ -111,9 +111,9 @@ def _quality(page: Page, report: Report, show_all: bool) -> None:
     page.flow("Seen", _seen(quality.coverage))
     lacking = [collector for collector in quality.collectors if collector.state != "ok"]
     named = [f"{c.name} {c.state}: {c.reason}" if c.reason else f"{c.name} {c.state}" for c in lacking]
-    sentences = [*quality.notes, *named]
+    sentences = [*_unseen(quality.coverage), *quality.notes, *named]
     if not sentences:
-        page.labelled("Missing", "nothing that was asked for")
+        page.labelled("Missing", "nothing")
     shown = sentences if show_all else sentences[:LINES_SHOWN]
     for index, sentence in enumerate(shown):
         page.labelled("Missing" if index == 0 else "", sentence)
@@ -149,6 +149,17 @@ def _seen(coverage: Coverage) -> list[str]:
     ]
 
 
+def _unseen(coverage: Coverage) -> list[str]:
+    kinds = [
+        (coverage.steps, "engine steps"),
+        (coverage.profiled_steps, "device trace"),
+        (coverage.requests, "request log"),
+        (coverage.metric_polls, "engine metrics"),
+    ]
+    absent = [noun for number, noun in kinds if not number]
+    return [f"no {', no '.join(absent)}"] if absent else []
+
+
 def _window(page: Page, report: Report) -> None:
     window = report.window
     if window is None:
@@ -175,14 +186,15 @@ def _verdict(page: Page, report: Report, show_all: bool) -> None:
     if verdict.secondary:
         line.append(f"  also {', '.join(verdict.secondary)}")
     page.labelled("", line)
-    page.labelled("", verdict.reason)
+    if verdict.reason not in verdict.headline:
+        page.labelled("", verdict.reason)
     reasons = verdict.confidence_reasons if show_all else verdict.confidence_reasons[:LINES_SHOWN]
     for index, reason in enumerate(reasons):
         page.labelled("Confidence" if index == 0 else "", reason)
     for witness in verdict.witnesses:
         _witness(page, witness)
     for missing in verdict.missing:
-        page.labelled("Needs", f"{missing.topic}: {missing.reason} Obtain: {missing.obtain}")
+        page.labelled("Needs", _open_question(missing))
 
 
 def _witness(page: Page, witness: Witness) -> None:
@@ -303,14 +315,24 @@ def _latencies(page: Page, report: Report) -> None:
 
 
 def _not_judged(page: Page, report: Report, show_all: bool) -> None:
-    if not report.not_judged:
+    # What the verdict itself lacks was said beside it.
+    questions = [item for item in report.not_judged if item not in report.verdict.missing]
+    if not questions:
         return
     page.blank()
-    shown = report.not_judged if show_all else report.not_judged[:LINES_SHOWN]
+    shown = questions if show_all else questions[:LINES_SHOWN]
     for index, item in enumerate(shown):
-        page.labelled("Not judged" if index == 0 else "", f"{item.topic}: {item.reason} Obtain: {item.obtain}")
-    if len(report.not_judged) > len(shown):
-        page.labelled("", f"{len(report.not_judged) - len(shown)} more: --all")
+        page.labelled("Not judged" if index == 0 else "", _open_question(item))
+    if len(questions) > len(shown):
+        page.labelled("", f"{len(questions) - len(shown)} more: --all")
+
+
+def _open_question(item: NotJudged) -> str:
+    return f"{item.topic}: {_sentence(item.reason)} Obtain: {_sentence(item.obtain)}"
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def _evidence(page: Page, report: Report) -> None:

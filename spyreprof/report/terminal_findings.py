@@ -43,7 +43,10 @@ def draw_findings(page: Page, report: Report, show_all: bool) -> None:
     """The first few findings in full, or all of them."""
     page.blank()
     if not report.findings:
-        page.paragraph("No findings: nothing in this recording asks for a change.", style="bold")
+        # An undecided run is not a healthy one.
+        undecided = report.verdict.primary == "undetermined"
+        why = "too little could be judged" if undecided else "nothing in this recording asks for a change"
+        page.paragraph(f"No findings: {why}.", style="bold")
         return
     shown = report.findings if show_all else report.findings[:FINDINGS_SHOWN]
     for number, finding in enumerate(shown, start=1):

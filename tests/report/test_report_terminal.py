@@ -255,6 +255,36 @@ def test_a_report_of_nothing_is_still_drawn() -> None:
     assert "No findings" in drawn
 
 
+def test_no_findings_means_healthy_only_with_a_verdict() -> None:
+    undetermined = msgspec.structs.replace(VERDICT, primary="undetermined", confidence=None)
+    assert "asks for a change" in render(finished_report(findings=()), 80)
+    assert "too little could be judged" in render(finished_report(findings=(), verdict=undetermined), 80)
+
+
+def test_what_was_not_seen_at_all_is_missing() -> None:
+    coverage = msgspec.structs.replace(finished_report().quality.coverage, requests=0, metric_polls=None)
+    quality = msgspec.structs.replace(finished_report().quality, coverage=coverage)
+    assert "Missing      no request log, no engine metrics\n" in render(finished_report(quality=quality), 80)
+    nothing = msgspec.structs.replace(finished_report().quality, notes=(), collectors=())
+    assert "Missing      nothing\n" in render(finished_report(quality=nothing), 80)
+
+
+def test_what_the_verdict_lacks_is_said_once() -> None:
+    lacking = NotJudged(topic="peaks", reason="The calibration failed", obtain="Record again")
+    verdict = msgspec.structs.replace(VERDICT, missing=(lacking,))
+    drawn = render(finished_report(verdict=verdict, not_judged=(lacking, *finished_report().not_judged)), 120)
+    assert drawn.count("peaks: The calibration failed. Obtain: Record again.") == 1
+    assert "Not judged   interconnect" in drawn
+
+
+def test_a_long_last_column_wraps_before_the_table_falls_apart() -> None:
+    latency = msgspec.structs.replace(finished_report().latencies[0], source="as the load generator saw it " * 4)
+    drawn = render(finished_report(latencies=(latency,)), 80)
+    block = drawn[drawn.index("Latencies") : drawn.index("1 HIGH")].splitlines()
+    assert block[2].startswith("  ttft     35  1.20 s  840 ms  2.90 s  3.90 s  as the load generator")
+    assert block[3] == " " * 47 + "the load generator saw it as the"
+
+
 def test_a_budget_of_no_time_draws_no_shares() -> None:
     empty = msgspec.structs.replace(BUDGET, window_ns=0, parts=(), unexplained_ns=0)
     assert "Where the wall time" not in render(finished_report(time_budget=empty), 80)
