@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from spyreprof.findings import Diagnosis
     from spyreprof.recording.schema import AnalysisInputs
     from spyreprof.rules import RuleBook
-    from spyreprof_analyzers.diagnose import Targets
+    from spyreprof.targets import Targets
     from spyreprof_collectors.capabilities import Capability as Capability  # noqa: PLC0414  re-exported for doctor
 
 
@@ -48,14 +48,15 @@ def capabilities(python: str | None = None) -> list[Capability]:
 def diagnose(inputs: AnalysisInputs, targets: Targets | None = None) -> Diagnosis:
     """Run every analyzer over one recording."""
     from spyreprof.rules import load_rules
-    from spyreprof_analyzers.diagnose import Targets, diagnose
+    from spyreprof.targets import Targets
+    from spyreprof_analyzers.diagnose import diagnose
 
     return diagnose(inputs, load_rules(), targets or Targets())
 
 
 def targets(*, itl_p99_s: float | None = None, ttft_p99_s: float | None = None) -> Targets:
     """Latency targets of the user, in seconds; None where there is none."""
-    from spyreprof_analyzers.diagnose import Targets
+    from spyreprof.targets import Targets
 
     return Targets(itl_p99_s=itl_p99_s, ttft_p99_s=ttft_p99_s)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +14,7 @@ from spyreprof_analyzers.slope import FIXED, PER_CACHED_TOKEN, PER_REQUEST
 
 if TYPE_CHECKING:
     from spyreprof.rules import RuleBook
+    from spyreprof.targets import Targets
     from spyreprof_analyzers.book import EvidenceBook
     from spyreprof_analyzers.facts import Facts
 
@@ -22,14 +22,6 @@ if TYPE_CHECKING:
 MAX_BAND = 0.25
 # Beyond this multiple of the largest batch seen, a prediction is extrapolated.
 EXTRAPOLATION = 1.5
-
-
-@dataclass(frozen=True, slots=True)
-class Targets:
-    """Latency targets of the user, in seconds; None where there is none."""
-
-    itl_p99_s: float | None = None
-    ttft_p99_s: float | None = None
 
 
 def kv_fit(facts: Facts, rules: RuleBook) -> int | None:

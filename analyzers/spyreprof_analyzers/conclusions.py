@@ -12,7 +12,7 @@ from spyreprof_analyzers.witnesses import blocked_class
 if TYPE_CHECKING:
     from spyreprof.findings import Phase, Severity, Verdict
     from spyreprof.rules import RuleBook
-    from spyreprof_analyzers.advice import Targets
+    from spyreprof.targets import Targets
     from spyreprof_analyzers.book import EvidenceBook
     from spyreprof_analyzers.facts import Facts, Side
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spyreprof.findings import Diagnosis, ExcludedTime, LatencySummary, NotJudged, PhaseReport
+from spyreprof.targets import Targets
 from spyreprof.units import NS_PER_S
 from spyreprof_analyzers import intervals
-from spyreprof_analyzers.advice import Targets
 from spyreprof_analyzers.book import EvidenceBook
 from spyreprof_analyzers.bounds import phase_bound, usable_peaks
 from spyreprof_analyzers.conclusions import findings
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from spyreprof_analyzers.profile import PhaseProfile
     from spyreprof_analyzers.request_log import RequestLog
     from spyreprof_analyzers.slope import StepModel
-
-__all__ = ["Targets", "diagnose"]
 
 # Idle time shorter than this many median steps belongs to the engine's cycle.
 IDLE_GAP_STEPS = 2

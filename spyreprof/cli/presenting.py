@@ -15,7 +15,7 @@ from spyreprof.errors import UserError
 
 if TYPE_CHECKING:
     from spyreprof.report.model import Report
-    from spyreprof_analyzers.diagnose import Targets
+    from spyreprof.targets import Targets
 
 ACCEPTED = "Give a recording folder, a packed recording (.zip) or a report.json."
 _ZIP_MAGIC = b"PK"

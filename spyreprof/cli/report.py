@@ -15,7 +15,7 @@ from spyreprof.errors import EXIT_NOT_MET, UserError
 
 if TYPE_CHECKING:
     from spyreprof.report.model import Report
-    from spyreprof_analyzers.diagnose import Targets
+    from spyreprof.targets import Targets
 
 _SLO_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _SLO_NAMES = ("itl_p99", "ttft_p99")

@@ -25,7 +25,7 @@ from engine_builder import (
 from spyreprof.findings import Diagnosis
 from spyreprof.recording.schema import COUNTERS, REQUESTS, STEPS, EngineSettings, Interval
 from spyreprof.registry import diagnose
-from spyreprof_analyzers.diagnose import Targets
+from spyreprof.targets import Targets
 
 
 def decode_run(**changes: object):
