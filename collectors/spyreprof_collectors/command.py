@@ -147,12 +147,21 @@ def _after_env(words: Sequence[str]) -> list[str]:
     return rest
 
 
-def _shebang(executable: str) -> list[str]:
+def is_binary(executable: str) -> bool:
+    """Whether a file holds no script: its beginning has a NUL byte in it, as shells decide."""
+    return b"\0" in _head(executable)
+
+
+def _head(executable: str) -> bytes:
     try:
         with Path(executable).open("rb") as file:
-            head = file.read(_SHEBANG_BYTES)
+            return file.read(_SHEBANG_BYTES)
     except OSError:
-        return []
+        return b""
+
+
+def _shebang(executable: str) -> list[str]:
+    head = _head(executable)
     if not head.startswith(b"#!"):
         return []
     return os.fsdecode(head[2:].split(b"\n", 1)[0]).split()

@@ -96,7 +96,8 @@ class Voice:
     """Our few lines on stderr; a closed stderr must not change how the run ends."""
 
     def __init__(self, quiet: bool) -> None:
-        self._quiet = quiet
+        # Python has no stderr object when it was started with the descriptor closed.
+        self._quiet = quiet or sys.stderr is None
 
     def __call__(self, line: str) -> None:
         """Say one line."""

@@ -6,6 +6,7 @@ both. What arrives at the launcher is passed on only if the program did not get 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 
 from spyreprof.errors import UserError
 from spyreprof.units import NS_PER_S
-from spyreprof_collectors.command import EXIT_NOT_EXECUTABLE
+from spyreprof_collectors.command import EXIT_NOT_EXECUTABLE, is_binary
 from spyreprof_collectors.group_witness import GroupWitness
 
 TERMINATING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
@@ -119,7 +120,7 @@ class Supervisor:
             try:
                 return start(executable, list(argv))
             except OSError as error:
-                if error.errno != errno.ENOEXEC:
+                if error.errno != errno.ENOEXEC or is_binary(executable):
                     raise
                 # a script without a first line that names its interpreter: shells run it with sh
                 return start("/bin/sh", ["/bin/sh", executable, *argv[1:]])
@@ -237,8 +238,9 @@ def end_as(end: ProgramEnd) -> int:
     """
     if end.signal is None:
         return end.code if end.code is not None else 1
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
     # The program's core dump, if any, is the one that matters.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if end.signal not in {signal.SIGKILL, signal.SIGSTOP}:

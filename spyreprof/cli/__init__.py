@@ -91,7 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _fail(sentence: str, exit_code: int) -> None:
-    sys.stderr.write(f"spyreprof: {sentence}\n")
+    if sys.stderr is not None:
+        sys.stderr.write(f"spyreprof: {sentence}\n")
     sys.exit(exit_code)
 
 
