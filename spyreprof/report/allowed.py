@@ -17,6 +17,8 @@ PROGRAMS = re.compile(
     r"python(\d(\.\d{1,2})?)?|pypy3?|vllm|sglang|torchrun|accelerate|uv|uvx|env|bash|sh|numactl|taskset|nice|time"
     r"|mpirun|srun"
 )
+# Folders that every machine has, or that a project makes for itself under this name.
+PROGRAM_FOLDERS = frozenset({"", ".venv/bin", "venv/bin", "./.venv/bin", "/usr/bin", "/usr/local/bin", "/bin"})
 # Scripts and modules that belong to published projects, or to the samples that come with spyreprof.
 SCRIPTS = frozenset({"samples/serve.py"})
 MODULE_ROOTS = frozenset({"vllm", "sglang", "torch", "transformers", "samples", "uvicorn", "http"})
@@ -31,19 +33,19 @@ SCRIPT_WORDS = _words(
 PLAIN_WORDS = _words("serve run bench latency throughput chat complete generate launch healthy mixed")
 OPTION_WORDS = SCRIPT_WORDS | _words(
     """
-    activation algorithm attention auto backend batched block blocks cache capture chunk chunked code
+    activation algorithm attention auto backend batched block blocks cache caching capture chunk chunked code
     compilation compile concurrency config context count cpu cuda data dataset decoding deterministic
     device disable disabled distributed double dp draft dtype eager enable enabled encoder end engines
     ep executor expert experts factor fast feature file flash float force format fraction generation
-    goodput gpu graph graphs groups guided hidden host hub id ignore input inputs interval iters kernel
+    goodput gpu graph graphs groups guided hidden host hub id ignore input inputs interval iters kernel label
     kv layers len length level limit local log logging lora loras max mem memory metadata metric metrics
     min mla mm modality mode moe multi nccl node nodes no num off on operators options output overlap p
     padding page pages parallel parser partial path per percent percentile percentiles pipeline policy
     pool port pp prefix preemption processes prompt prompts quantization quantisation random ranks rank
-    rate ratio reasoning request requests retries revision rope safetensors scale scaling scenario
+    rate ratio reasoning request requests result results retries revision rope safetensors scale scaling scenario
     schedule scheduler scheduling scheme seconds seed seq seqs served shared shm size sizes skip slo
     sparse spec speculative ssl steps stop strategy swap sync target template tensor theta thread
-    threads time timeout token tokenizer tokens tool top total tp trace transfer trust type uniform
+    threads time timeout url vocab token tokenizer tokens tool top total tp trace transfer trust type uniform
     usage use util utilization version wait waiting warmup weight weights width window with workers
     world
     """
@@ -60,7 +62,7 @@ TOKEN_COUNTS = re.compile(r"(max|min|num|total|batched|long|prefill|new|skip|sto
 # Options that take no value, so that the word after them is not swallowed.
 FLAGS = _words(
     """
-    --compile --enable-prefix-caching --no-enable-prefix-caching --enable-chunked-prefill
+    --compile --no-prefix-caching --enable-prefix-caching --no-enable-prefix-caching --enable-chunked-prefill
     --enforce-eager --no-enable-chunked-prefill --trust-remote-code --disable-log-requests
     --disable-log-stats --enable-expert-parallel --help --version
     """

@@ -9,7 +9,8 @@ from typing import Literal
 
 from spyreprof.report import allowed
 
-_NUMBER = re.compile(r"[-+]?\d{1,9}(\.\d{1,6})?([eE][-+]?\d{1,2})?(,\d{1,9}(\.\d{1,6})?){0,31}")
+# A number, a list of numbers, or a span A:B.
+_NUMBER = re.compile(r"[-+]?\d{1,9}(\.\d{1,6})?([eE][-+]?\d{1,2})?(,\d{1,9}(\.\d{1,6})?){0,31}|\d{1,9}:\d{1,9}")
 _MODULE = re.compile(r"[a-z][a-z0-9_]{0,30}(\.[a-z][a-z0-9_]{0,30}){0,8}")
 _SCRIPT = re.compile(r"[a-z0-9_-]{1,60}\.(py|sh)")
 _OPTION = re.compile(r"--[A-Za-z0-9][A-Za-z0-9._-]*(=.*)?|-[A-Za-z]", re.DOTALL)
@@ -23,13 +24,15 @@ class Word:
 
     Attributes:
         public: text that may be shown; with `withheld`, what stands before the pseudonym.
-        withheld: text that may not be shown; None when the word is public as a whole.
+        withheld: text that may not be shown; None when there is none.
+        folder: the folder of a program or script whose own name may be shown, but not where it lies.
         kind: what the withheld text is called.
         meaning: what the word says about the run.
     """
 
     public: str | None = None
     withheld: str | None = None
+    folder: str | None = None
     kind: str = "value"
     meaning: Meaning = "other"
 
@@ -66,15 +69,14 @@ class CommandReader:
 
     def _read_program(self, argument: str) -> Word:
         self._program_seen = True
-        directory, _, name = argument.rpartition("/")
+        folder, _, name = argument.rpartition("/")
         if not allowed.PROGRAMS.fullmatch(name):
             self._script_seen = True
             return self._script(argument, "program")
         self._program = name
-        if directory:
-            # The interpreter of another environment is another program, so its folder counts as withheld.
-            return Word(withheld=argument, kind="program", meaning="program")
-        return Word(public=name, meaning="program")
+        if folder in allowed.PROGRAM_FOLDERS:
+            return Word(public=argument, meaning="program")
+        return Word(public=name, folder=folder, meaning="program")
 
     def _long_option(self, argument: str) -> Word:
         name, equals, value = argument.partition("=")
@@ -136,10 +138,12 @@ class CommandReader:
 
     @staticmethod
     def _script(argument: str, kind: str) -> Word:
-        words = re.split(r"[_-]", argument.rpartition(".")[0])
-        plain = _SCRIPT.fullmatch(argument) and all(word in allowed.SCRIPT_WORDS for word in words)
-        if argument in allowed.SCRIPTS or plain:
+        folder, _, name = argument.rpartition("/")
+        words = re.split(r"[_-]", name.rpartition(".")[0])
+        if argument in allowed.SCRIPTS:
             return Word(public=argument, meaning="program")
+        if _SCRIPT.fullmatch(name) and all(word in allowed.SCRIPT_WORDS for word in words):
+            return Word(public=name, folder=folder or None, meaning="program")
         return Word(withheld=argument, kind=kind, meaning="program")
 
 

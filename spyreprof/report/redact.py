@@ -118,8 +118,11 @@ class Redactor:
         return RedactionSummary(policy="default_deny", removed=dict(sorted(self._removed.items())))
 
     def _argument(self, word: Word) -> tuple[Public, bool]:
+        if word.folder is not None:
+            # Counted, not shown: the name alone reads better, and the command is told to be incomplete.
+            self._pseudonym("folder", word.folder)
         if word.public is not None and word.withheld is None:
-            return Public(word.public), True
+            return Public(word.public), word.folder is None
         withheld = word.withheld or ""
         return Public((word.public or "") + self._pseudonym(word.kind, withheld)), False
 

@@ -217,7 +217,10 @@ def _time_budget(page: Page, report: Report) -> None:
         return
     page.blank()
     whole = format_seconds(budget.window_ns * 1e-9)
-    page.paragraph(f"Where the wall time went, in % of the window ({whole} = 100 %)", style="bold")
+    window = report.window
+    paused = window is not None and window.end_ns - window.start_ns > budget.window_ns
+    of = f"of the window{' without pauses' if paused else ''} ({whole} = 100 %)"
+    page.paragraph(f"Where the wall time went, in % {of}", style="bold")
     shares = closing_shares([*(part.ns for part in budget.parts), budget.unexplained_ns], budget.window_ns)
     rows = [
         (part_label(part), share, ORIGIN_TAGS[part.origin]) for part, share in zip(budget.parts, shares, strict=False)

@@ -28,7 +28,23 @@ def command_to_test(run: Run, advice: Advice) -> list[str]:
     if run.command_complete and run.command_redacted:
         command = _shell_words(run.command_redacted)
     arguments = _shell_words(advice.test_arguments) or [advice.test_arguments]
-    return ["spyreprof", "record", "--", *(command or [_YOUR_COMMAND]), *arguments]
+    return ["spyreprof", "record", "--", *_without(command or [_YOUR_COMMAND], arguments), *arguments]
+
+
+def _without(command: list[str], arguments: list[str]) -> list[str]:
+    """The command less the options that the arguments set anew: given twice, they would puzzle a reader."""
+    replaced = {word.partition("=")[0] for word in arguments if word.startswith("--")}
+    kept: list[str] = []
+    drop_value = False
+    for word in command:
+        name, equals, _ = word.partition("=")
+        if name in replaced:
+            drop_value = not equals
+            continue
+        if not (drop_value and not word.startswith("--")):
+            kept.append(word)
+        drop_value = False
+    return kept
 
 
 def _shell_words(command: str) -> list[str] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 from typing import Any
 
@@ -138,8 +139,12 @@ def test_sentences_keep_our_own_words_and_numbers_only(
         ("python serve.py --host 127.0.0.1 --port 8000", None, True),
         ("python serve.py --acme-mode 1", "python serve.py option-1 1", False),
         ("python acme_serve.py", "python script-1", False),
-        ("python src/serve.py", "python script-1", False),
-        ("/opt/venv/bin/python serve.py", "program-1 serve.py", False),
+        ("python src/serve.py", "python serve.py", False),
+        ("python /home/alice/acme.py", "python script-1", False),
+        ("/home/alice/venv/bin/python serve.py", "python serve.py", False),
+        (".venv/bin/python samples/serve.py --prompt-tokens 16:64 --result r.json", None, False),
+        (".venv/bin/python samples/serve.py --prompt-tokens 16:64 --load-seconds 20", None, True),
+        ("/home/alice/bin/acme", "program-1", False),
         ("python -phunter2 serve.py", "python -pvalue-1 serve.py", False),
         ("python -m acme.run", "python -m module-1", False),
         ("env TOKEN=abc python serve.py", "env script-1 python value-1", False),
@@ -151,6 +156,22 @@ def test_commands_keep_known_options_and_listed_values(command: str, shown: str 
     if shown is not None or complete:
         assert redacted.text == (shown or command)
     assert redacted.complete is complete
+
+
+def test_every_option_of_the_samples_keeps_its_name() -> None:
+    samples = Path(__file__).parents[2] / "samples"
+    options = {
+        option for source in samples.rglob("*.py") for option in re.findall(r'"(--[a-z-]+)"', source.read_text("utf-8"))
+    }
+    assert "--max-num-seqs" in options
+    for option in sorted(options):
+        assert option in Redactor().command(["python", "samples/serve.py", option]).text
+
+
+def test_a_folder_that_is_left_out_is_counted() -> None:
+    redactor = Redactor()
+    redactor.command(["/home/alice/venv/bin/python", "src/serve.py"])
+    assert redactor.summary().removed == {"folder": 2}
 
 
 def test_code_on_the_command_line_is_withheld() -> None:

@@ -216,6 +216,15 @@ def test_a_command_that_is_not_wholly_public_is_left_to_the_user(command: Public
     ]
 
 
+@pytest.mark.parametrize("old", ["--max-num-seqs 8 --seed 7", "--seed 7 --max-num-seqs=8"])
+def test_a_setting_that_the_command_already_has_is_replaced(old: str) -> None:
+    command = Public(f"python serve.py {old}")
+    run = msgspec.structs.replace(finished_report().run, command_redacted=command, command_complete=True)
+    assert " ".join(command_to_test(run, BATCH_ADVICE)) == (
+        "spyreprof record -- python serve.py --seed 7 --max-num-seqs 16"
+    )
+
+
 def test_no_escape_sequence_without_color_and_the_same_words_with_it() -> None:
     plain = render(finished_report(), 80)
     colored = render(finished_report(), 80, color=True)
@@ -283,6 +292,14 @@ def test_a_long_last_column_wraps_before_the_table_falls_apart() -> None:
     block = drawn[drawn.index("Latencies") : drawn.index("1 HIGH")].splitlines()
     assert block[2].startswith("  ttft     35  1.20 s  840 ms  2.90 s  3.90 s  as the load generator")
     assert block[3] == " " * 47 + "the load generator saw it as the"
+
+
+def test_a_budget_without_the_pauses_of_the_profiler_says_so() -> None:
+    assert "in % of the window (42.0 s = 100 %)" in render(finished_report(), 80)
+    window = msgspec.structs.replace(finished_report().window, end_ns=1_043_000_000_000)  # type: ignore[type-var]
+    drawn = render(finished_report(window=window), 80)
+    assert "Window       43.0 s steady state" in drawn
+    assert "in % of the window without pauses (42.0 s = 100 %)" in drawn
 
 
 def test_a_budget_of_no_time_draws_no_shares() -> None:
