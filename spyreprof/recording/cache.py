@@ -106,7 +106,9 @@ def _write(path: Path, table: pd.DataFrame, origin: _Origin) -> None:
     arrow = arrow.replace_schema_metadata({_METADATA: msgspec.json.encode(origin)})
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        pyarrow.parquet.write_table(arrow, temporary, compression="zstd")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            pyarrow.parquet.write_table(arrow, file, compression="zstd")
         temporary.replace(path)
     finally:
         with contextlib.suppress(OSError):

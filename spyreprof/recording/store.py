@@ -56,7 +56,8 @@ class Recording:
     @cached_property
     def requests(self) -> pd.DataFrame:
         """Requests by arrival: the columns of `schema.REQUESTS`."""
-        inputs = [name for name in self.source.names() if name.startswith(f"{layout.BENCH}/")]
+        # The manifest's span decides whether arrival times are of this machine's clock.
+        inputs = [name for name in self.source.names() if name.startswith((f"{layout.BENCH}/", layout.MANIFEST))]
         return self._table("requests", schema.REQUESTS, inputs, self._read_requests)
 
     @cached_property

@@ -1,0 +1,146 @@
+"""The counter table, and the questions that analyzers ask of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from builders import RecordingBuilder
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spyreprof.recording.counters import delta, info_labels, series, time_weighted_mean
+from spyreprof.recording.store import Recording, open_recording
+
+RUNNING = "vllm:num_requests_running"
+
+
+def recorded(tmp_path: Path, *polls: tuple[int, Sequence[str]]) -> Recording:
+    return open_recording(RecordingBuilder(tmp_path / "run.spyreprof").metrics(polls).write())
+
+
+def test_samples_are_rows_with_labels_in_a_fixed_order(tmp_path: Path) -> None:
+    counters = recorded(
+        tmp_path, (5, ["# TYPE a gauge", 'a{z="1",b="x y}"} 2.5', "b 1e3 1700000000000", "c NaN"])
+    ).counters
+    assert counters["name"].tolist() == ["a", "b", "c"]
+    assert counters["labels"].tolist() == ['{"b": "x y}", "z": "1"}', "{}", "{}"]
+    assert counters["value"].tolist()[:2] == [2.5, 1000.0]
+    assert math.isnan(counters["value"].iloc[2])
+    assert counters["time_ns"].tolist() == [5, 5, 5]
+
+
+def test_garbage_lines_are_counted_and_cost_only_themselves(tmp_path: Path) -> None:
+    recording = recorded(
+        tmp_path, (5, ["a 1", 'a{b="cut', "<html>", "a", "a b", 'x{y="z"} ', "a 1 2 3", '"quoted" name 1', "b 2"])
+    )
+    assert recording.counters["name"].tolist() == ["a", "b"]
+    assert recording.quality.counts["garbage_metric_lines"] == 7
+
+
+@given(st.text(max_size=40))
+def test_no_line_can_break_the_reader(line: str) -> None:
+    from spyreprof.recording.counters import _sample, _SeriesNames
+
+    sample = _sample(line, _SeriesNames()) if line.strip() else None
+    assert sample is None or isinstance(sample[2], float)
+
+
+def test_a_gauge_is_carried_forward_per_series(tmp_path: Path) -> None:
+    recording = recorded(
+        tmp_path,
+        (1, [f'{RUNNING}{{engine="0"}} 1', f'{RUNNING}{{engine="1"}} 5']),
+        (3, [f'{RUNNING}{{engine="0"}} 2']),
+    )
+    wide = series(recording.counters, RUNNING)
+    assert wide.index.tolist() == [1, 3]
+    assert wide.sum(axis=1).tolist() == [6, 7]
+    one = series(recording.counters, RUNNING, {"engine": "1"})
+    assert one.iloc[:, 0].tolist() == [5]
+
+
+def test_an_absent_metric_has_no_column_and_no_increase(tmp_path: Path) -> None:
+    counters = recorded(tmp_path, (1, ["a 1"])).counters
+    assert series(counters, RUNNING).shape == (0, 0)
+    assert delta(counters, RUNNING) is None
+    assert delta(counters, "a", {"engine": "0"}) is None
+    assert info_labels(counters, "vllm:cache_config_info") is None
+
+
+@pytest.mark.parametrize("exposed", ["vllm:prompt_tokens_total", "vllm:prompt_tokens", "ray_vllm:prompt_tokens_total"])
+def test_a_counter_is_found_under_the_spellings_in_use(tmp_path: Path, exposed: str) -> None:
+    counters = recorded(tmp_path, (1, [f"{exposed} 10"]), (2, [f"{exposed} 25"])).counters
+    assert delta(counters, "vllm:prompt_tokens") == 15
+
+
+def test_an_old_name_is_used_only_where_the_new_one_is_absent(tmp_path: Path) -> None:
+    old, new = "vllm:gpu_cache_usage_perc", "vllm:kv_cache_usage_perc"
+    both = recorded(tmp_path / "both", (1, [f"{old} 0.5", f"{new} 0.25"])).counters
+    only_old = recorded(tmp_path / "old", (1, [f"{old} 0.5"])).counters
+    assert series(both, new).to_numpy().tolist() == [[0.25]]
+    assert series(only_old, new).to_numpy().tolist() == [[0.5]]
+
+
+def test_token_gaps_under_both_names_count_once(tmp_path: Path) -> None:
+    names = ("vllm:time_per_output_token_seconds", "vllm:inter_token_latency_seconds")
+    polls = [(t, [f"{name}_count {value}" for name in names]) for t, value in ((1, 0), (2, 30))]
+    assert delta(recorded(tmp_path, *polls).counters, "vllm:inter_token_latency_seconds_count") == 30
+
+
+def test_a_restarted_server_does_not_make_a_counter_fall(tmp_path: Path) -> None:
+    counters = recorded(tmp_path, *((t, [f"a_total {v}"]) for t, v in enumerate([100, 130, 4, 10]))).counters
+    assert delta(counters, "a") == 30 + 4 + 6
+
+
+def test_a_series_born_after_the_first_poll_began_at_zero(tmp_path: Path) -> None:
+    counters = recorded(
+        tmp_path, (1, ["other 1"]), (2, ['done_total{reason="stop"} 3']), (3, ['done_total{reason="stop"} 5'])
+    ).counters
+    assert delta(counters, "done") == 5
+
+
+def test_a_series_seen_in_the_first_poll_only_did_not_rise(tmp_path: Path) -> None:
+    counters = recorded(tmp_path, (1, ["a_total 7"]), (2, ["b 1"])).counters
+    assert delta(counters, "a") == 0
+
+
+def test_the_increase_within_a_window_starts_at_the_value_in_force(tmp_path: Path) -> None:
+    counters = recorded(tmp_path, *((t, [f"a_total {v}"]) for t, v in ((10, 1), (20, 5), (30, 9), (40, 20)))).counters
+    assert delta(counters, "a", start_ns=25, end_ns=35) == 4
+    assert delta(counters, "a", start_ns=20) == 15
+    assert delta(counters, "a", end_ns=5) is None
+
+
+def test_a_hit_rate_of_minus_one_means_off_and_is_missing(tmp_path: Path) -> None:
+    name = "vllm:gpu_prefix_cache_hit_rate"
+    wide = series(recorded(tmp_path, (1, [f"{name} -1"])).counters, name)
+    assert wide.isna().all().all()
+    assert wide.shape == (1, 1)
+
+
+def test_the_mean_weighs_values_by_the_time_that_they_held() -> None:
+    values = pd.Series([1.0, 3.0, float("nan")], index=[10, 20, 40])
+    assert time_weighted_mean(values, 10, 40) == pytest.approx((1 * 10 + 3 * 20) / 30)
+    assert time_weighted_mean(values, 15, 25) == pytest.approx(2.0)
+    assert time_weighted_mean(values, 0, 12) == pytest.approx(1.0)
+    assert time_weighted_mean(values, 50, 60) is None
+    assert time_weighted_mean(values, 0, 5) is None
+    assert time_weighted_mean(values, 30, 30) is None
+
+
+@given(st.lists(st.integers(0, 1000), min_size=2, max_size=20), st.integers(1, 19))
+def test_increases_of_adjacent_windows_add_up(steps: list[int], cut: int) -> None:
+    total = 0
+    rows = []
+    for time_ns, step in enumerate(steps):
+        total += step
+        rows.append((time_ns, 0, "a_total", "{}", float(total)))
+    table = pd.DataFrame(rows, columns=["time_ns", "endpoint", "name", "labels", "value"])
+    cut = min(cut, len(steps) - 1)
+    first, second = delta(table, "a", end_ns=cut), delta(table, "a", start_ns=cut)
+    assert first is not None
+    assert second is not None
+    assert first + second == delta(table, "a") == sum(steps[1:])

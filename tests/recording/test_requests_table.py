@@ -1,0 +1,92 @@
+"""The request table, from a load generator's result file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from builders import SECOND, START_NS, RecordingBuilder
+
+from spyreprof.recording.store import Recording, open_recording
+
+ARRIVAL_S = START_NS / SECOND + 1
+
+
+def recorded(tmp_path: Path, **fields: object) -> Recording:
+    return open_recording(RecordingBuilder(tmp_path / "run.spyreprof").bench(**fields).write())
+
+
+def test_a_request_gets_its_latencies_in_nanoseconds(tmp_path: Path) -> None:
+    row = recorded(
+        tmp_path,
+        input_lens=[128],
+        output_lens=[3],
+        ttfts=[0.5],
+        itls=[[0.1, 0.3]],
+        start_times=[ARRIVAL_S],
+        errors=[False],
+    ).requests.iloc[0]
+    assert row["arrival_ns"] == START_NS + SECOND
+    assert row["prompt_tokens"] == 128
+    assert row["output_tokens"] == 3
+    assert row["ttft_ns"] == 500_000_000
+    assert row["e2e_ns"] == 900_000_000
+    assert row["itl_mean_ns"] == pytest.approx(200_000_000)
+    assert row["itl_max_ns"] == pytest.approx(300_000_000)
+    assert not row["failed"]
+
+
+def test_a_request_of_one_token_has_no_gap_between_tokens(tmp_path: Path) -> None:
+    requests = recorded(tmp_path, input_lens=[5], output_lens=[1], ttfts=[0.25], itls=[[]]).requests
+    assert requests["e2e_ns"].tolist() == [250_000_000]
+    assert requests["itl_mean_ns"].isna().all()
+    assert requests["itl_max_ns"].isna().all()
+
+
+def test_a_failed_request_has_no_latency(tmp_path: Path) -> None:
+    requests = recorded(
+        tmp_path, input_lens=[5, 6], output_lens=[0, 2], ttfts=[0.0, 0.5], itls=[[], [0.1]], errors=[True, False]
+    ).requests
+    assert requests["failed"].tolist() == [True, False]
+    assert requests["ttft_ns"].isna().tolist() == [True, False]
+    assert requests["e2e_ns"].isna().tolist() == [True, False]
+
+
+def test_what_the_file_does_not_say_is_missing(tmp_path: Path) -> None:
+    requests = recorded(tmp_path, input_lens=[5]).requests
+    for column in ("arrival_ns", "output_tokens", "ttft_ns", "e2e_ns", "itl_mean_ns", "failed"):
+        assert requests[column].isna().all(), column
+
+
+def test_lists_of_unequal_length_leave_gaps_rather_than_shift_requests(tmp_path: Path) -> None:
+    requests = recorded(tmp_path, input_lens=[5, 6, 7], output_lens=[1, 2]).requests
+    assert requests["prompt_tokens"].tolist() == [5, 6, 7]
+    assert requests["output_tokens"].isna().tolist() == [False, False, True]
+
+
+def test_requests_are_sorted_by_arrival(tmp_path: Path) -> None:
+    requests = recorded(tmp_path, input_lens=[1, 2, 3], start_times=[ARRIVAL_S + 2, ARRIVAL_S, ARRIVAL_S + 1]).requests
+    assert requests["prompt_tokens"].tolist() == [2, 3, 1]
+
+
+@pytest.mark.parametrize("start_s", [3.0, 1_700_000_000.0])
+def test_arrivals_on_another_clock_are_missing_and_the_reader_says_so(tmp_path: Path, start_s: float) -> None:
+    recording = recorded(tmp_path, input_lens=[1], ttfts=[0.1], start_times=[start_s])
+    assert recording.requests["arrival_ns"].isna().all()
+    assert recording.requests["ttft_ns"].tolist() == [100_000_000]
+    assert recording.quality.counts["bench_files_on_another_clock"] == 1
+
+
+def test_a_result_with_statistics_that_are_not_a_number_is_read(tmp_path: Path) -> None:
+    recording = recorded(tmp_path, input_lens=[1], ttfts=[float("nan")], std_ttft_ms=float("nan"))
+    assert len(recording.requests) == 1
+    assert recording.requests["ttft_ns"].isna().all()
+
+
+def test_a_damaged_result_file_costs_itself(tmp_path: Path) -> None:
+    builder = RecordingBuilder(tmp_path / "run.spyreprof").bench(input_lens=[1])
+    builder.files["bench/2.json"] = b'{"input_lens": [1, 2'
+    builder.files["bench/3.json"] = b'{"input_lens": "many"}'
+    recording = open_recording(builder.write())
+    assert len(recording.requests) == 1
+    assert recording.quality.counts["unreadable_bench_files"] == 2
