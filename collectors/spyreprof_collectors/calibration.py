@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import time
@@ -16,7 +15,7 @@ from spyreprof_collectors import folder, host
 from spyreprof_collectors.command import PythonProgram
 from spyreprof_collectors.manifest import CollectorState
 from spyreprof_collectors.process import Supervisor
-from spyreprof_collectors.shards import read_rows, shard_paths
+from spyreprof_collectors.shards import count_rows, read_rows, shard_paths
 
 TIME_LIMIT_S = 30.0
 # What the whole costs on a 2-core machine, torch's import included; for the line that announces it.
@@ -34,28 +33,31 @@ class TorchFacts:
     threads: int
     affinity: tuple[int, ...]
     device_kind: str
+    interpreter: str | None
 
 
 @dataclass
 class Calibration:
-    """The two measurements of one recording."""
+    """The two measurements of one recording. A reason of None means that a measurement was made."""
 
     supervisor: Supervisor
     recording: Path
     program: PythonProgram | None
     environment: Mapping[str, str]
-    _before: str | None = "was not run"
-    _after: str | None = "was not run"
+    wanted: bool
+    _before: str | None = "it did not come to it"
+    _after: str | None = "it did not come to it"
+    _facts: TorchFacts | None = None
 
-    def reason_to_skip(self, wanted: bool) -> str | None:
-        """Why nothing can be measured before the program runs; None when it can."""
-        if not wanted:
-            return "switched off with --no-calibrate"
-        if self.program is None:
-            return "the program's Python interpreter is not known"
-        if not SCRIPT.is_file():
-            return "this installation lacks the calibration script"
-        return None
+    def may_run_before(self) -> bool:
+        """Whether there is an interpreter to measure in before the program runs."""
+        if not self.wanted:
+            self._before = "switched off with --no-calibrate"
+        elif self.program is None:
+            self._before = "the command hides which Python interpreter it runs"
+        else:
+            return True
+        return False
 
     def run_before(self) -> int | None:
         """Measure with one thread and with all.
@@ -63,13 +65,29 @@ class Calibration:
         Returns:
             The signal that asked us to end meanwhile, or None.
         """
+        if self.program is None:
+            return None
         cpus = host.affinity()
         threads = {1, len(cpus)}
         declared = self.environment.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
         if declared.isdigit() and 0 < int(declared) <= 4 * len(cpus):
             threads.add(int(declared))
-        self._before, came = self._measure(layout.CALIBRATION_BEFORE, sorted(threads), cpus, TIME_LIMIT_S)
+        interpreter = self.program.interpreter
+        self._before, came = self._measure(layout.CALIBRATION_BEFORE, interpreter, sorted(threads), cpus, TIME_LIMIT_S)
         return came
+
+    def may_run_after(self) -> bool:
+        """Whether the program computed with torch on the CPU; call when its shards are complete."""
+        self._facts = read_torch_facts(self.recording)
+        if not self.wanted:
+            self._after = "switched off with --no-calibrate"
+        elif self._facts is None:
+            self._after = "no process of the program ran steps with torch"
+        elif self._facts.device_kind != "cpu":
+            self._after = f"the program computed on {self._facts.device_kind}, not on the CPU"
+        else:
+            return True
+        return False
 
     def run_after(self, stopped: bool) -> None:
         """Measure as the program computed: the same number of threads on the same CPUs.
@@ -77,59 +95,45 @@ class Calibration:
         Args:
             stopped: somebody asked the launcher to end and may not wait long.
         """
-        facts = read_torch_facts(self.recording)
+        facts = self._facts
         if facts is None:
-            self._after = "no process of the program ran steps with torch"
-        elif facts.device_kind != "cpu":
-            self._after = f"the program computed on {facts.device_kind}, not on the CPU"
-        else:
-            limit_s = TIME_LIMIT_AFTER_STOP_S if stopped else TIME_LIMIT_S
-            cpus = list(facts.affinity) or host.affinity()
-            self._after, _ = self._measure(layout.CALIBRATION_AFTER, [facts.threads], cpus, limit_s)
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether there is a first measurement, so that a second one has a meaning."""
-        return self._before is None
-
-    def skip(self, reason: str) -> None:
-        """Note why nothing was measured."""
-        self._before = self._after = reason
+            return
+        interpreter = facts.interpreter
+        if interpreter is None:
+            self._after = "the interpreter that ran the steps is gone"
+            return
+        cpus = list(facts.affinity) or host.affinity()
+        limit_s = TIME_LIMIT_AFTER_STOP_S if stopped else TIME_LIMIT_S
+        self._after, _ = self._measure(layout.CALIBRATION_AFTER, interpreter, [facts.threads], cpus, limit_s)
 
     def state(self) -> CollectorState:
         """What was measured, for the manifest."""
         if self._before is None and self._after is None:
             return CollectorState("calibration", "ok")
         obtain = "let `record` measure this machine: torch on the CPU, without --no-calibrate"
-        if self._before is not None and self._before == self._after:
+        if self._before == self._after:
             return CollectorState("calibration", "unavailable", self._before, obtain)
         reasons = [f"before: {self._before}"] if self._before else []
         reasons += [f"after: {self._after}"] if self._after else []
         state = "partial" if None in {self._before, self._after} else "unavailable"
         return CollectorState("calibration", state, "; ".join(reasons), obtain)
 
-    def _measure(self, name: str, threads: list[int], cpus: list[int], limit_s: float) -> tuple[str | None, int | None]:
+    def _measure(
+        self, name: str, interpreter: str, threads: list[int], cpus: list[int], limit_s: float
+    ) -> tuple[str | None, int | None]:
         """Run the script. Returns why it brought nothing (None: it did), and the signal that came."""
-        if self.program is None:
-            return "the program's Python interpreter is not known", None
         output = self.recording / _OUTPUT
-        argv = [self.program.interpreter, str(SCRIPT), "--threads", ",".join(str(count) for count in threads)]
+        argv = [interpreter, str(SCRIPT), "--threads", _joined(threads), "--affinity", _joined(cpus)]
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         file_actions = (
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
             (os.POSIX_SPAWN_OPEN, 1, str(output), flags, folder.FILE_MODE),
             (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
         )
-        own_cpus = os.sched_getaffinity(0)
         try:
-            # The measurement inherits the CPUs of the thread that starts it.
-            with contextlib.suppress(OSError):
-                os.sched_setaffinity(0, cpus)
             pid = self.supervisor.spawn(argv[0], argv, without_agent(self.environment), file_actions)
         except UserError as error:
             return error.problem, None
-        finally:
-            os.sched_setaffinity(0, own_cpus)
         status, came = self.supervisor.wait_helper(pid, limit_s)
         text = host.read_text(output)
         output.unlink(missing_ok=True)
@@ -146,9 +150,10 @@ class Calibration:
             document = None
         if not isinstance(document, dict):
             return "it ended without a result"
-        error = document.get("error")
         if not document.get("results"):
-            return str(error or "it ended without a result")
+            if document.get("torch") is None:
+                return "the program's interpreter has no torch"
+            return str(document.get("error") or "it ended without a result")
         document.setdefault("t", time.monotonic_ns())
         folder.write_json(self.recording / name, document)
         return None
@@ -156,20 +161,28 @@ class Calibration:
 
 def read_torch_facts(recording: Path) -> TorchFacts | None:
     """Read how torch was set up where the steps ran: the latest report of the process with the most steps."""
+    steps = {writer: count_rows(path) for writer, path in shard_paths(recording, layout.KIND_STEPS)}
     best: TorchFacts | None = None
-    most_bytes = 0
-    sizes = {writer: path.stat().st_size for writer, path in shard_paths(recording, layout.KIND_STEPS) if path.exists()}
+    most = 0
     for writer, path in shard_paths(recording, layout.KIND_PROCESS):
-        if sizes.get(writer, 0) <= most_bytes:
+        if steps.get(writer, 0) <= most:
             continue
+        executable: str | None = None
         for row in read_rows(path):
             threads = row.get("threads")
-            if row.get("k") == "torch" and isinstance(threads, int) and threads > 0:
+            if row.get("k") == "open":
+                text = row.get("executable")
+                executable = text if isinstance(text, str) and os.access(text, os.X_OK) else None
+            elif row.get("k") == "torch" and isinstance(threads, int) and threads > 0:
                 affinity = row.get("affinity")
                 cpus = tuple(cpu for cpu in affinity if isinstance(cpu, int)) if isinstance(affinity, list) else ()
-                best = TorchFacts(threads, cpus, str(row.get("device_kind") or "cpu"))
-                most_bytes = sizes[writer]
+                best = TorchFacts(threads, cpus, str(row.get("device_kind") or "cpu"), executable)
+                most = steps[writer]
     return best
+
+
+def _joined(numbers: list[int]) -> str:
+    return ",".join(str(number) for number in numbers)
 
 
 def without_agent(environment: Mapping[str, str]) -> dict[str, str]:

@@ -58,12 +58,15 @@ def record(options: RecordOptions) -> int:
     run = _Run(options, recording, program, Manifest(options.command, os.environ))
     say = Voice(options.quiet)
     with Supervisor() as supervisor:
-        calibration = Calibration(supervisor, recording, program, os.environ)
+        calibration = Calibration(supervisor, recording, program, os.environ, options.calibrate)
         collection = Collection(recording, page, {supervisor.witness_pid or 0})
         try:
             run.document.write(recording)
             say(f"recording into {shown(recording)}")
-            came = _calibrate_before(calibration, options, say)
+            came = None
+            if calibration.may_run_before():
+                say(f"measuring this machine's peaks (about {USUAL_S} s; --no-calibrate skips it)")
+                came = calibration.run_before()
             if came is None:
                 run.document.begin()
                 run.document.write(recording)
@@ -125,15 +128,6 @@ def _program_environment(options: RecordOptions, recording: Path) -> dict[str, s
     return environment
 
 
-def _calibrate_before(calibration: Calibration, options: RecordOptions, say: Voice) -> int | None:
-    reason = calibration.reason_to_skip(options.calibrate)
-    if reason is not None:
-        calibration.skip(reason)
-        return None
-    say(f"measuring this machine's peaks (about {USUAL_S} s; --no-calibrate skips it)")
-    return calibration.run_before()
-
-
 def _finish(
     run: _Run, supervisor: Supervisor, collection: Collection, calibration: Calibration, say: Voice
 ) -> list[str]:
@@ -151,11 +145,11 @@ def _finish(
         document.collectors = [*states, calibration.state()]
         # The recording is complete from here on, for somebody may not wait for what follows.
         document.write(run.recording)
-        if calibration.has_begun:
+        if calibration.may_run_after():
             say("measuring this machine's peaks again")
             calibration.run_after(stopped=bool(supervisor.passed_on & TERMINATING))
-            document.collectors = [*states, calibration.state()]
-            document.write(run.recording)
+        document.collectors = [*states, calibration.state()]
+        document.write(run.recording)
         folder.tighten(run.recording)
     except Exception as error:  # noqa: BLE001  the program's exit code matters more than our bookkeeping
         return [f"the recording {shown(run.recording)} is incomplete: {type(error).__name__}: {error}"]
