@@ -212,3 +212,18 @@ def test_a_newer_recording_is_refused(tmp_path: Path) -> None:
     recording = decode_recording(tmp_path / "run.spyreprof")
     recording.manifest["schema_version"] = 99
     failed(spyreprof("report", recording.write()), saying="newer")
+
+
+def test_a_report_json_is_drawn_without_the_packages_that_analyse(report_json: Path) -> None:
+    code = (
+        "import sys; from spyreprof.cli import main\n"
+        f"try: main(['report', {str(report_json)!r}])\n"
+        "finally: print(sorted({'pandas', 'numpy', 'scipy', 'pyarrow', 'textual'} & set(sys.modules)), file=sys.stderr)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, IMPORT_ROOTS))},
+    )
+    assert result.stderr.decode().strip() == "[]"
