@@ -79,7 +79,7 @@ class Manifest:
                 "schema_version": layout.SCHEMA_VERSION,
                 "run_id": self.run_id,
                 "spyreprof_version": __version__,
-                "command": [_utf8(word) for word in secrets.redact_command(self.command)],
+                "command": [_utf8(word) for word in secrets.redact_command(self.command, self.environment)],
                 "created_epoch_ns": self.created_epoch_ns,
                 "started_ns": self.started_ns,
                 "ended_ns": self.ended_ns,

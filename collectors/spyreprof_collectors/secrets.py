@@ -13,16 +13,54 @@ from collections.abc import Iterable, Mapping, Sequence
 REDACTED = "[redacted]"
 
 _SECRET_WORD = re.compile(
-    r"key|token|password|passwd|passphrase|secret|credential|auth|bearer|cookie|signature", re.IGNORECASE
+    r"key|token(?!i[sz])|password|passwd|passphrase|secret|credential|auth|bearer|cookie|signature", re.IGNORECASE
 )
-# Options of inference programs whose names contain a word above but hold sizes and names of things.
-_HARMLESS_NAME = re.compile(
-    r"(?i)^(?:.*[-_])?(?:max|min|num|total|batched|prefill|special|stop|eos|bos|pad|new|skip)[-_.]?"
-    r"(?:[a-z]+[-_])*(?:key|token)s?(?:[-_](?:id|ids|threshold|len|length|budget))?$"
-    r"|^(?:.*[-_])?tokeniz\w*(?:[-_]\w+)*$"
-    r"|^(?:.*[-_])?tokens?[-_](?:per|length|limit|budget|count)\w*$"
-    r"|^(?:.*[-_])?(?:key|keys)[-_](?:head|heads|dim|len|length|size)\w*$"
+# Beside one of these words "key" and "token" are what a model attends to, not what opens a door.
+_OF_MODELS = frozenset(
+    [
+        "max",
+        "min",
+        "num",
+        "total",
+        "batched",
+        "prefill",
+        "decode",
+        "special",
+        "stop",
+        "eos",
+        "bos",
+        "pad",
+        "new",
+        "skip",
+        "id",
+        "ids",
+        "threshold",
+        "len",
+        "length",
+        "budget",
+        "limit",
+        "count",
+        "per",
+        "value",
+        "head",
+        "heads",
+        "dim",
+        "size",
+        "hidden",
+        "prompt",
+        "input",
+        "output",
+        "context",
+        "generation",
+        "vocab",
+    ]
 )
+_OF_DOORS = frozenset(
+    {"api", "access", "private", "secret", "hf", "hub", "huggingface", "git", "github", "aws", "user", "client"}
+)
+_NAME_WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+(?![a-z])")
+# The shortest value of a secret variable that is looked for in arguments: shorter ones occur by chance.
+_LEAST_SECRET_LENGTH = 6
 _URL_USERINFO = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^/?#\s@'\"]*(?:@[^/?#\s@'\"]*)*@")
 _QUERY_SECRET = re.compile(r"([?&;])([^=&;#\s]+)=([^&;#\s]*)")
 _HEADER = re.compile(
@@ -48,6 +86,8 @@ _ASSIGNMENT = re.compile(r"^(-{0,2}[A-Za-z_][A-Za-z0-9_.-]*)=(.*)$", re.DOTALL)
 _INNER_PAIR = re.compile(
     r"""(["']?)([A-Za-z_][A-Za-z0-9_.-]*)\1(\s*[:=]\s*)("(?:[^"\\]|\\.)*"?|'(?:[^'\\]|\\.)*'?|[^\s,;&}\])'"]+)"""
 )
+# `--api-key ...` inside a shell fragment
+_INNER_OPTION = re.compile(r"""(?<!\S)(--?[A-Za-z][A-Za-z0-9_.-]*)(\s+)(?!--)("[^"]*"?|'[^']*'?|\S+)""")
 
 # What explains a run's speed. Everything else in the environment stays unread.
 _ENVIRONMENT_NAMES = frozenset(
@@ -65,8 +105,11 @@ _ENVIRONMENT_PREFIXES = ("VLLM_", "SENDNN_", "SPYRE_", "TORCH_", "PYTORCH_", "KM
 
 def is_secret_name(name: str) -> bool:
     """Whether an option, key or variable of this name is taken to hold a secret."""
-    bare = name.lstrip("-")
-    return bool(_SECRET_WORD.search(bare)) and not _HARMLESS_NAME.match(bare)
+    words = [word.lower() for word in _NAME_WORDS.findall(name)]
+    telling = {found[0].lower() for word in words if (found := _SECRET_WORD.search(word))}
+    if not telling or not telling <= {"key", "token"} or _OF_DOORS.intersection(words):
+        return bool(telling)
+    return not _OF_MODELS.intersection(words)
 
 
 def redact_text(text: str) -> str:
@@ -77,17 +120,22 @@ def redact_text(text: str) -> str:
     text = _BEARER.sub(rf"\1 {REDACTED}", text)
     text = _QUERY_SECRET.sub(_redact_query, text)
     text = _INNER_PAIR.sub(_redact_pair, text)
+    text = _INNER_OPTION.sub(_redact_option, text)
     text = _KNOWN_SHAPES.sub(REDACTED, text)
     text = _HEX_RUN.sub(REDACTED, text)
     return _RUN.sub(lambda match: REDACTED if _looks_random(match[0]) else match[0], text)
 
 
-def redact_command(argv: Sequence[str]) -> list[str]:
+def redact_command(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> list[str]:
     """Redact a command line, argument by argument.
 
-    The value after an option with a secret's name is taken whatever it looks like; every other argument goes
-    through `redact_text`.
+    The value after an option with a secret's name is taken whatever it looks like, and so is the value of a
+    variable with such a name, wherever a shell has put it; every other argument goes through `redact_text`.
     """
+    values = [value for name, value in (environment or {}).items() if is_secret_name(name)]
+    for value in sorted(values, key=len, reverse=True):
+        if len(value) >= _LEAST_SECRET_LENGTH:
+            argv = [argument.replace(value, REDACTED) for argument in argv]
     redacted: list[str] = []
     secret_follows = False
     for argument in argv:
@@ -140,6 +188,10 @@ def _redact_pair(match: re.Match[str]) -> str:
         return match[0]
     value_quote = value[0] if value[0] in "\"'" else ""
     return f"{quote}{name}{quote}{separator}{value_quote}{REDACTED}{value_quote}"
+
+
+def _redact_option(match: re.Match[str]) -> str:
+    return f"{match[1]}{match[2]}{REDACTED}" if is_secret_name(match[1]) else match[0]
 
 
 def _looks_random(run: str) -> bool:
