@@ -17,44 +17,12 @@ _SECRET_WORD = re.compile(
 )
 # Beside one of these words "key" and "token" are what a model attends to, not what opens a door.
 _OF_MODELS = frozenset(
-    [
-        "max",
-        "min",
-        "num",
-        "total",
-        "batched",
-        "prefill",
-        "decode",
-        "special",
-        "stop",
-        "eos",
-        "bos",
-        "pad",
-        "new",
-        "skip",
-        "id",
-        "ids",
-        "threshold",
-        "len",
-        "length",
-        "budget",
-        "limit",
-        "count",
-        "per",
-        "value",
-        "head",
-        "heads",
-        "dim",
-        "size",
-        "hidden",
-        "prompt",
-        "input",
-        "output",
-        "context",
-        "generation",
-        "vocab",
-    ]
-)
+    {
+        "max", "min", "num", "total", "batched", "prefill", "decode", "special", "stop", "eos", "bos", "pad", "new",
+        "skip", "id", "ids", "threshold", "len", "length", "budget", "limit", "count", "per", "value", "head", "heads",
+        "dim", "size", "hidden", "prompt", "input", "output", "context", "generation", "vocab",
+    }
+)  # fmt: skip
 _OF_DOORS = frozenset(
     {"api", "access", "private", "secret", "hf", "hub", "huggingface", "git", "github", "aws", "user", "client"}
 )
