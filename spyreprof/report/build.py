@@ -47,6 +47,13 @@ class ReadingQuality(Protocol):
     def counts(self) -> Mapping[str, int]: ...  # noqa: D102
 
 
+class ProcessEnd(Protocol):
+    """How a recorded process ended, by its own rows."""
+
+    @property
+    def closed(self) -> bool: ...  # noqa: D102
+
+
 class Recorded(Protocol):
     """The part of a recording that a report needs."""
 
@@ -55,6 +62,9 @@ class Recorded(Protocol):
 
     @property
     def quality(self) -> ReadingQuality: ...  # noqa: D102
+
+    @property
+    def processes(self) -> Mapping[str, ProcessEnd]: ...  # noqa: D102
 
     @property
     def versions(self) -> Mapping[str, str | None]: ...  # noqa: D102
@@ -208,10 +218,9 @@ def _quality(recording: Recorded, inputs: AnalysisInputs, diagnosis: Diagnosis, 
             for collector in manifest.collectors
         ),
         coverage=Coverage(
-            processes=len(manifest.processes) or None,
-            processes_closed=sum(process.closed_ns is not None for process in manifest.processes)
-            if manifest.processes
-            else None,
+            # From the processes' own rows: the manifest lists none when the recorder was killed.
+            processes=len(recording.processes),
+            processes_closed=sum(process.closed for process in recording.processes.values()),
             steps=len(inputs.steps),
             profiled_steps=len(inputs.profiled_steps),
             assigned_ratio=min(assigned, default=None),

@@ -55,6 +55,23 @@ def spell_evidence(evidence: Evidence) -> str:
     return " ".join([*parts, f"({basis})"])
 
 
+def references(ids: Sequence[str]) -> str:
+    """Ids of evidence in brackets, runs of them shortened: " [e1-e8 e12]"; nothing for none."""
+    runs: list[list[str]] = []
+    for name in ids:
+        if runs and _follows(runs[-1][-1], name):
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    shown = " ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else " ".join(run) for run in runs)
+    return f" [{shown}]" if shown else ""
+
+
+def _follows(before: str, name: str) -> bool:
+    digits = before.lstrip("e")
+    return digits.isdecimal() and name == f"e{int(digits) + 1}"
+
+
 def spell_change(change: ExpectedChange) -> str:
     """Spell a predicted change as a range, or as a direction where no amount can be predicted."""
     if change.low is None or change.high is None:

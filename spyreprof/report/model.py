@@ -129,7 +129,7 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         processes: profiled processes of the recording.
-        processes_closed: those that wrote a closing row.
+        processes_closed: those that wrote a closing row, or became another program.
         steps: engine steps of the whole recording.
         profiled_steps: steps with a device trace.
         assigned_ratio: share of profiled steps' time that was assigned to a resource, least of all phases.

@@ -6,12 +6,13 @@ witnesses, then the figures behind it, then what to change. Colour repeats what 
 
 from __future__ import annotations
 
-from spyreprof.findings import BudgetPart, Confidence, NotJudged, PhaseReport, Witness
+from spyreprof.findings import BudgetPart, Confidence, NotJudged, PeakUse, PhaseReport, Witness
 from spyreprof.report.figures import (
     ORIGIN_TAGS,
     UNKNOWN,
     closing_shares,
     count,
+    references,
     spell,
     spell_evidence,
 )
@@ -203,12 +204,8 @@ def _witness(page: Page, witness: Witness) -> None:
     ]
     line = page.text(stance, style)
     said = f" ({witness.says})" if witness.says and witness.agrees is False else ""
-    line.append_text(page.text(f"{said}: {witness.text}{_references(witness.evidence)}"))
+    line.append_text(page.text(f"{said}: {witness.text}{references(witness.evidence)}"))
     page.labelled(_WITNESS_NAMES[witness.name], line)
-
-
-def _references(ids: tuple[str, ...]) -> str:
-    return f" [{' '.join(ids)}]" if ids else ""
 
 
 def _time_budget(page: Page, report: Report) -> None:
@@ -253,19 +250,18 @@ def _phases(page: Page, report: Report, show_all: bool) -> None:
     columns += [Column("batch"), Column("step p50"), Column("step p99"), Column("bound", numeric=False)]
     page.table(columns, [_phase_row(phase) for phase in report.phases], indent=2)
     for phase in report.phases:
-        page.labelled(phase.phase, f"{phase.reason}{_references(phase.evidence)}", indent=2, label_width=11)
+        page.labelled(phase.phase, f"{phase.reason}{references(phase.evidence)}", indent=2, label_width=11)
         for use in phase.peak_use:
-            unit = {"compute": "flop/s", "memory_bandwidth": "bytes/s"}[use.resource]
-            achieved, peak = spell(use.achieved_per_s, unit), spell(use.peak_per_s, unit)
-            page.labelled(
-                "",
-                f"{use.resource.replace('_', ' ')}: {format_share(use.use_ratio)} of peak,"
-                f" {achieved} of {peak} (peak {ORIGIN_TAGS[use.peak_origin]}){_references(use.evidence)}",
-                indent=2,
-                label_width=11,
-            )
+            page.labelled("", _spell_use(use), indent=2, label_width=11)
         if show_all:
             _slope(page, phase)
+
+
+def _spell_use(use: PeakUse) -> str:
+    unit = {"compute": "flop/s", "memory_bandwidth": "bytes/s"}[use.resource]
+    reached = f"{spell(use.achieved_per_s, unit)} of {spell(use.peak_per_s, unit)}"
+    tag = ORIGIN_TAGS[use.peak_origin]
+    return f"{use.resource.replace('_', ' ')} {format_share(use.use_ratio)}: {reached} (peak {tag})"
 
 
 def _phase_row(phase: PhaseReport) -> list[str]:

@@ -27,8 +27,13 @@ def command_to_test(run: Run, advice: Advice) -> list[str]:
     command = None
     if run.command_complete and run.command_redacted:
         command = _shell_words(run.command_redacted)
-    arguments = _shell_words(advice.test_arguments) or [advice.test_arguments]
+    arguments = [] if is_by_hand(advice) else _shell_words(advice.test_arguments) or [advice.test_arguments]
     return ["spyreprof", "record", "--", *_without(command or [_YOUR_COMMAND], arguments), *arguments]
+
+
+def is_by_hand(advice: Advice) -> bool:
+    """Whether the test is something to do by hand, such as more clients, instead of options of the program."""
+    return not advice.test_arguments.startswith("-")
 
 
 def _without(command: list[str], arguments: list[str]) -> list[str]:
@@ -79,7 +84,8 @@ def _finding(page: Page, report: Report, number: int, finding: Finding, show_all
     head = page.text(f"{number} ").append(finding.severity.upper(), _SEVERITY_STYLES[finding.severity])
     head.append_text(page.text(f"  {finding.id}  {finding.title}", "bold"))
     page.labelled("", head, label_width=0)
-    of_window = "" if finding.share is None else f" Concerns {format_share(finding.share)} of the window."
+    share = None if finding.share is None else format_share(finding.share)
+    of_window = "" if share is None or share in finding.text else f" Concerns {share} of the window."
     page.paragraph(f"{finding.text}{of_window}", indent=2)
     by_id = {evidence.id: evidence for evidence in report.evidence}
     known = [by_id[name] for name in finding.evidence if name in by_id]
@@ -105,6 +111,8 @@ def _advice(page: Page, run: Run, advice: Advice) -> None:
     for index, condition in enumerate(advice.preconditions):
         page.labelled("Precondition" if index == 0 else "", condition, indent=2)
     page.command("Test command", command_to_test(run, advice), indent=2)
+    if is_by_hand(advice) and advice.test_arguments:
+        page.labelled("", advice.test_arguments, indent=2)
     page.labelled("Refuted if", advice.refuted_if, indent=2)
 
 

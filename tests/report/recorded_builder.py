@@ -101,6 +101,9 @@ def diagnosis(**changes: Any) -> Diagnosis:
 @dataclass
 class FakeRecording:
     manifest: Manifest = MANIFEST
+    processes: dict[str, SimpleNamespace] = field(
+        default_factory=lambda: {"4711-1": SimpleNamespace(closed=True), "4712-2": SimpleNamespace(closed=False)}
+    )
     versions: dict[str, str | None] = field(default_factory=lambda: {"torch": "2.13.0+cpu", "vllm": None})
     quality: SimpleNamespace = field(
         default_factory=lambda: SimpleNamespace(notes=["2 lines could not be read."], counts={"cut_lines": 2})

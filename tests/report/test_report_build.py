@@ -59,8 +59,6 @@ def test_what_was_not_captured_is_none() -> None:
     run = msgspec.to_builtins(report.run)
     assert [run.pop(name) for name in ("finished", "command_complete")] == [False, False]
     assert set(run.values()) == {None}
-    assert report.quality.coverage.processes is None
-    assert report.quality.coverage.processes_closed is None
 
 
 def test_an_accelerator_is_not_counted_where_the_count_was_not_captured() -> None:
@@ -110,8 +108,8 @@ def test_a_signal_is_told_as_a_signal() -> None:
 
 
 def test_a_complete_report_with_a_verdict_lacks_nothing_and_others_say_what() -> None:
-    closed = [msgspec.structs.replace(process, closed_ns=1) for process in MANIFEST.processes]
-    recording = FakeRecording(manifest=msgspec.structs.replace(MANIFEST, processes=closed))
+    recording = FakeRecording()
+    recording.processes["4712-2"].closed = True
     recording.quality.counts = {}
     assert shortfalls(build_report(recording, diagnosis(), analysis_inputs())) == ()
 

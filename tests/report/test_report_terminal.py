@@ -14,7 +14,7 @@ from report_builders import BATCH_ADVICE, BUDGET, FINDINGS, VERDICT, finished_re
 from rich.cells import cell_len
 
 from spyreprof.findings import BudgetPart, Evidence, NotJudged, TimeBudget
-from spyreprof.report.figures import closing_shares, spell
+from spyreprof.report.figures import closing_shares, references, spell
 from spyreprof.report.model import Conditions, Coverage, Public, Report
 from spyreprof.report.terminal import render
 from spyreprof.report.terminal_findings import command_to_test
@@ -223,6 +223,34 @@ def test_a_setting_that_the_command_already_has_is_replaced(old: str) -> None:
     assert " ".join(command_to_test(run, BATCH_ADVICE)) == (
         "spyreprof record -- python serve.py --seed 7 --max-num-seqs 16"
     )
+
+
+def test_a_test_by_hand_stands_beside_the_command_and_not_in_it() -> None:
+    advice = msgspec.structs.replace(BATCH_ADVICE, test_arguments="(with 2 concurrent clients)")
+    finding = msgspec.structs.replace(FINDINGS[0], advice=(advice,))
+    drawn = render(finished_report(findings=(finding,)), 120)
+    assert "record -- python samples/serve.py --scenario decode --seed 7\n               (with 2 concurrent" in drawn
+
+
+def test_a_share_that_the_text_names_is_not_repeated() -> None:
+    finding = msgspec.structs.replace(FINDINGS[0], text="71.0 % of the window.")
+    assert "Concerns" not in render(finished_report(findings=(finding,)), 120)
+
+
+@pytest.mark.parametrize(
+    ("ids", "shown"),
+    [
+        ((), ""),
+        (("e1",), " [e1]"),
+        (("e1", "e2"), " [e1 e2]"),
+        (("e1", "e2", "e3", "e7"), " [e1-e3 e7]"),
+        (("e9", "e10", "e11", "x12"), " [e9-e11 x12]"),
+        (("e3", "e2", "e1"), " [e3 e2 e1]"),
+        (("e", "e1"), " [e e1]"),
+    ],
+)
+def test_runs_of_evidence_are_shortened(ids: tuple[str, ...], shown: str) -> None:
+    assert references(ids) == shown
 
 
 def test_no_escape_sequence_without_color_and_the_same_words_with_it() -> None:
