@@ -162,7 +162,6 @@ class Scheduler:
         """Choose the next step's work: first those that run, then those that wait."""
         parts: list[ScheduledRequest] = []
         budget = self.max_num_batched_tokens
-        preemptions_before = self.counters.preemptions
 
         position = 0
         while position < len(self.running) and budget > 0:
@@ -174,15 +173,14 @@ class Scheduler:
             budget -= num_tokens
             position += 1
 
-        # A step that had to preempt has no room for newcomers; they would be the next to be preempted.
-        if self.counters.preemptions == preemptions_before:
-            while self.waiting and budget > 0 and len(self.running) < self.max_num_seqs:
-                admitted = self._admit(self.waiting[0], budget)
-                if admitted is None:
-                    break
-                self.waiting.popleft()
-                parts.append(admitted)
-                budget -= admitted.num_tokens
+        # After a preemption nobody is admitted: the victim is first in line, and less is free than it held.
+        while self.waiting and budget > 0 and len(self.running) < self.max_num_seqs:
+            admitted = self._admit(self.waiting[0], budget)
+            if admitted is None:
+                break
+            self.waiting.popleft()
+            parts.append(admitted)
+            budget -= admitted.num_tokens
         return Batch(parts)
 
     def _make_room(self, request: Request, num_tokens: int) -> bool:

@@ -43,6 +43,8 @@ def test_preemption_by_recomputation_changes_no_token(caching: bool) -> None:
     outputs = generate(engine, texts, max_tokens=12)
     assert engine.scheduler.counters.preemptions > 0
     assert outputs == [generate_plainly(engine.model, text, 12) for text in texts]
+    # Looked up again after a preemption, but not counted again.
+    assert engine.totals()["prefix_cache_queries"] == (sum(map(len, texts)) if caching else 0)
 
 
 def test_counters_are_the_tokens_that_were_asked_for() -> None:

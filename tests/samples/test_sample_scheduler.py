@@ -138,6 +138,15 @@ def test_the_block_that_was_free_for_longest_is_overwritten_first() -> None:
     assert cached == {20, 30}
 
 
+def test_of_one_request_the_blocks_at_the_end_are_overwritten_first() -> None:
+    scheduler = make_scheduler(blocks=4, block_size=4)
+    scheduler.add(request("first", list(range(16))))
+    run_step(scheduler)
+    scheduler.pool.allocate(2)
+    hashes = request("again", list(range(16))).hash_full_blocks(4)
+    assert len(scheduler.pool.cached_prefix(hashes)) == 2
+
+
 def test_blocks_are_not_handed_out_twice() -> None:
     pool = BlockPool(2, 4)
     pool.allocate(2)
@@ -201,16 +210,19 @@ def test_limits_hold_in_every_step_and_every_request_gets_all_its_tokens(
         for (arrives_at, _, _), arriving in zip(arrivals, requests, strict=True):
             if arrives_at == steps:
                 scheduler.add(arriving)
+        was_running, preemptions = set(scheduler.running), scheduler.counters.preemptions
         batch = scheduler.schedule()
         assert scheduler.has_work == bool(batch.parts), "work is there, but nothing was scheduled"
         assert batch.num_tokens <= limits["budget"]
         assert len(batch.parts) <= len(scheduler.running) <= limits["seqs"]
+        if scheduler.counters.preemptions > preemptions:
+            assert set(scheduler.running) <= was_running, "admitted in a step that had to preempt"
         check_blocks(scheduler)
         writes = []
         for part in batch.parts:
             table = part.request.block_table
             assert len(table) * limits["block_size"] >= part.seq_len
-            assert part.num_tokens >= 1
+            assert part.num_tokens >= 1 if part.is_context else part.num_tokens == 1
             first, last = part.start // limits["block_size"], (part.seq_len - 1) // limits["block_size"]
             writes += table[first : last + 1]
         assert max(Counter(writes).values(), default=0) <= 1, "two requests write into one block"
