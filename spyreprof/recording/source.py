@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import struct
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ MAX_RATIO = 400
 # Small members may compress well without harm.
 RATIO_FREE_BYTES = 2**20
 
+# Names that do not decode are a ValueError, features that zipfile lacks a RuntimeError.
+_ZIP_ERRORS = (zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, struct.error)
 READ_ERRORS = (OSError, EOFError, zipfile.BadZipFile, zlib.error)
 
 
@@ -94,7 +97,7 @@ class ZipSource:
         self.left_out = 0
         try:
             self._zip = zipfile.ZipFile(path)
-        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        except _ZIP_ERRORS as error:
             raise UserError(
                 f"{path} cannot be read as a packed recording: {error}.",
                 "Copy it again, or pack the recording anew with `spyreprof pack`.",
@@ -110,7 +113,10 @@ class ZipSource:
 
     def open(self, name: str) -> IO[bytes]:
         """Open a member for reading; its declared size, checked beforehand, bounds what comes."""
-        return self._zip.open(self._members[name])
+        try:
+            return self._zip.open(self._members[name])
+        except _ZIP_ERRORS as error:
+            raise zipfile.BadZipFile(str(error)) from error
 
     def stamp(self, name: str) -> FileStamp:
         """Size of the content and its checksum in place of a time."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
+import tempfile
 import zipfile
 from pathlib import Path
 
 import pytest
 from builders import SECOND, START_NS, RecordingBuilder, decode_name
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spyreprof.errors import EXIT_WRONG_USE, UserError
 from spyreprof.recording import source as source_module
@@ -160,6 +164,24 @@ def test_a_member_damaged_inside_the_zip_costs_itself_only(builder: RecordingBui
     assert len(recording.steps) == 1
     assert len(recording.usage) < 1000
     assert recording.quality.counts["unreadable_files"] == 1
+
+
+@given(data=st.data())
+def test_no_damage_to_a_packed_recording_ends_in_a_traceback(data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        builder = RecordingBuilder(Path(folder) / "run.spyreprof").process()
+        builder.steps([(START_NS + i, START_NS + i + 5, decode_name(requests=i)) for i in range(50)])
+        packed = builder.metrics([(START_NS, ["a 1"])]).bench(input_lens=[1]).calibration().write_packed()
+        content = bytearray(packed.read_bytes())
+        for _ in range(data.draw(st.integers(1, 4))):
+            # Most of what can be damaged to effect is the directory at the end.
+            back = data.draw(st.one_of(st.integers(1, 800), st.integers(1, len(content))))
+            content[-min(back, len(content))] = data.draw(st.integers(0, 255))
+        packed.write_bytes(bytes(content))
+        with contextlib.suppress(UserError):
+            recording = open_recording(packed)
+            recording.analysis_inputs()
+            assert isinstance(recording.quality.counts, dict)
 
 
 def test_links_in_a_folder_are_neither_followed_nor_counted_as_files(builder: RecordingBuilder, tmp_path: Path) -> None:
