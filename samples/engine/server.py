@@ -157,8 +157,12 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        try:
+            self.end_headers()
+            self.wfile.write(body)
+        except ConnectionError:
+            # Whoever asked has stopped waiting; there is nobody to tell.
+            self.close_connection = True
 
     def log_message(self, format: str, *args: Any) -> None:
         """Requests are not logged: the engine prints its own progress."""
