@@ -55,16 +55,15 @@ class TraceQuality:
                 f"The trace is cut short at byte {self.truncated_at_byte:,}; "
                 f"{self.events_kept:,} complete events before it are used."
             )
-        for reason, count in sorted(self.dropped.items()):
-            said.append(f"{_count(count, 'event')} of the trace left out: {reason}.")
-        if self.negative_duration:
-            said.append(f"{_count(self.negative_duration, 'event')} of the trace end before they begin.")
-        if self.missing_duration:
-            said.append(f"{_count(self.missing_duration, 'event')} of the trace have no duration.")
-        for phase, count in sorted(self.unknown_phases.items()):
-            said.append(f"{_count(count, 'event')} of the trace have the unknown type {phase!r}.")
-        if self.replaced_bytes:
-            said.append(f"{_count(self.replaced_bytes, 'byte')} of the trace are not UTF-8.")
+        said.extend(f"Events of the trace left out, {why}: {n:,}." for why, n in sorted(self.dropped.items()))
+        for name, count in (
+            ("Events of the trace that end before they begin", self.negative_duration),
+            ("Events of the trace without a duration", self.missing_duration),
+            ("Events of the trace of a type that its format does not define", sum(self.unknown_phases.values())),
+            ("Bytes of the trace that are not UTF-8", self.replaced_bytes),
+        ):
+            if count:
+                said.append(f"{name}: {count:,}.")
         return tuple(said)
 
 
@@ -134,7 +133,3 @@ class EventTable:
 
 def _codes(values: tuple[str, ...], wanted: tuple[str, ...]) -> list[int]:
     return [code for code, value in enumerate(values) if value in wanted]
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
