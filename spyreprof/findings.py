@@ -195,7 +195,10 @@ class TradeOff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from"}):
-    """A setting to change, what it should bring, who pays, and the command that tests it."""
+    """A setting to change, what it should bring, who pays, and the command that tests it.
+
+    `test_arguments` are appended to the recorded command; `test_note` says what else the test must change.
+    """
 
     id: str
     setting: str
@@ -207,6 +210,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from"}
     preconditions: tuple[str, ...]
     test_arguments: str
     refuted_if: str
+    test_note: str = ""
     trade_off: tuple[TradeOff, ...] = ()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,17 +12,69 @@ from spyreprof.findings import Advice, ExpectedChange, TradeOff
 from spyreprof.units import NS_PER_S, format_seconds
 from spyreprof_analyzers.engine_steps import DECODE
 from spyreprof_analyzers.slope import FIXED, PER_CACHED_TOKEN, PER_REQUEST
+from spyreprof_analyzers.step_curve import MACHINE_DRIFT
 
 if TYPE_CHECKING:
     from spyreprof.rules import RuleBook
     from spyreprof.targets import Targets
     from spyreprof_analyzers.book import EvidenceBook
+    from spyreprof_analyzers.engine_steps import EngineSteps
     from spyreprof_analyzers.facts import Facts
 
 # A predicted value whose band is wider than this on either side is no prediction.
 MAX_BAND = 0.25
-# Beyond this multiple of the largest batch seen, a prediction is extrapolated.
+# Beyond this multiple of the largest batch seen, the linear model only cross-checks the curve over tokens.
 EXTRAPOLATION = 1.5
+MODEL_BAND = 1.5 * MACHINE_DRIFT
+MAX_DISAGREEMENT = 0.15
+# A load whose requests in flight vary by less than this is held by its clients: a request is sent when one ends.
+CLOSED_LOOP_SPREAD = 0.10
+# Steps at exactly one batch size that make its median a measurement.
+MIN_STEPS_AT_SIZE = 20
+MIN_STEPS_FOR_TAIL = 100
+
+
+@dataclass(frozen=True, slots=True)
+class StepPrediction:
+    """Median decode step at a batch size: seconds, relative band, and what it rests on."""
+
+    seconds: float
+    band: float
+    basis: str
+    measured: bool
+
+
+def predict_step(facts: Facts, batch: int) -> StepPrediction | None:
+    """The decode step at a batch size; None where nothing in the recording tells it within the allowed band.
+
+    Best first: steps of that very size, the fitted step model within the sizes seen, steps that held as many tokens.
+    """
+    decode = facts.steps.of_phase(DECODE)
+    same = decode.duration_ns[decode.generation_requests == batch]
+    if len(same) >= MIN_STEPS_AT_SIZE:
+        return StepPrediction(float(np.median(same)) / NS_PER_S, MACHINE_DRIFT, "decode steps of this size", True)
+    modelled, curve = _from_model(facts, decode, batch), facts.curve.at(batch)
+    if modelled is not None and batch <= EXTRAPOLATION * int(decode.generation_requests.max()):
+        band = max(MODEL_BAND, abs(curve[0] / modelled - 1.0) / 2 if curve is not None else 0.0)
+        return StepPrediction(modelled, band, "fitted step model", False) if band <= MAX_BAND else None
+    if curve is None or curve[1] > MAX_BAND:
+        return None
+    if modelled is not None and abs(curve[0] / modelled - 1.0) > MAX_DISAGREEMENT:
+        return None
+    return StepPrediction(curve[0], curve[1], "steps that held as many tokens", False)
+
+
+def _from_model(facts: Facts, decode: EngineSteps, batch: int) -> float | None:
+    """Seconds by the linear model, where its terms are determined."""
+    model = facts.model
+    if model is None or len(decode) == 0:
+        return None
+    fixed, per_request = model.identified(FIXED), model.identified(PER_REQUEST)
+    if fixed is None or per_request is None:
+        return None
+    length = float(decode.generation_seq_len_sum.sum() / max(decode.generation_requests.sum(), 1))
+    cached = model.coefficients.get(PER_CACHED_TOKEN, 0.0) * length * batch
+    return (fixed + per_request * batch + cached) / NS_PER_S
 
 
 def kv_fit(facts: Facts, rules: RuleBook) -> int | None:
@@ -34,24 +87,6 @@ def kv_fit(facts: Facts, rules: RuleBook) -> int | None:
         return None
     ratio = rules["SPY-QUE-001"].threshold("kv_fit_ratio")
     return math.floor(ratio * settings.kv_blocks * settings.block_size / length)
-
-
-def step_seconds(facts: Facts, batch: int) -> tuple[float, bool] | None:
-    """Predicted decode cycle at a batch size, in seconds, and whether it is extrapolated.
-
-    None where the data do not determine the slope per request.
-    """
-    model = facts.model
-    if model is None:
-        return None
-    fixed, per_request = model.identified(FIXED), model.identified(PER_REQUEST)
-    decode = facts.steps.of_phase(DECODE)
-    if fixed is None or per_request is None or len(decode) == 0:
-        return None
-    length = float(decode.generation_seq_len_sum.sum() / max(decode.generation_requests.sum(), 1))
-    cached = model.coefficients.get(PER_CACHED_TOKEN, 0.0) * length * batch
-    seconds = (fixed + per_request * batch + cached) / NS_PER_S
-    return seconds, batch > EXTRAPOLATION * int(decode.generation_requests.max())
 
 
 def batch_cap_advice(facts: Facts, targets: Targets, rules: RuleBook, book: EvidenceBook) -> Advice | None:
@@ -72,7 +107,7 @@ def batch_cap_advice(facts: Facts, targets: Targets, rules: RuleBook, book: Evid
         )
         return None
     limits = {"KV capacity": fits, "demand": demand}
-    latency = _largest_within(facts, targets, current, min(limits.values()))
+    latency = _largest_within(facts, targets, current, min(limits.values()), book)
     if latency is not None:
         limits["latency target"] = latency
     to = min(limits.values())
@@ -87,17 +122,19 @@ def batch_cap_advice(facts: Facts, targets: Targets, rules: RuleBook, book: Evid
     for name, value in limits.items():
         metric = f"max_num_seqs.by_{name.replace(' ', '_').lower()}"
         book.add(metric, value, "requests", "derived", method=methods[name], source="gauges and requests")
+    now, then = predict_step(facts, current), predict_step(facts, to)
+    others = ", ".join(f"{name} allows {value}" for name, value in limits.items() if name != binding)
     return Advice(
         id="max_num_seqs",
         setting="max_num_seqs",
         from_=current,
         to=to,
         from_origin="measured" if facts.settings.max_num_seqs else "estimated",
-        expected=_expected(facts, current, to),
-        pays=_price(facts, current, to),
+        expected=(_throughput(facts, current, to, now, then), _QUEUE_TIME),
+        pays=(_price(current, to, now, then),),
         preconditions=(
             f"the KV cache fits {fits} requests of the lengths seen here (90th percentile)",
-            f"the value is set by {binding}; the other limits are higher",
+            f"the value is set by the {binding} of {limits[binding]}; {others}",
         ),
         test_arguments=f"--max-num-seqs {to}",
         refuted_if="output tokens per second do not rise, or requests still wait with the KV cache under 80 %",
@@ -105,89 +142,95 @@ def batch_cap_advice(facts: Facts, targets: Targets, rules: RuleBook, book: Evid
     )
 
 
-def _largest_within(facts: Facts, targets: Targets, low: int, high: int) -> int | None:
-    """Largest batch size up to `high` whose predicted step meets the ITL target; None without target or model."""
-    if targets.itl_p99_s is None or step_seconds(facts, low) is None:
+def _largest_within(facts: Facts, targets: Targets, low: int, high: int, book: EvidenceBook) -> int | None:
+    """Largest batch size up to `high` whose predicted 99th percentile meets the ITL target.
+
+    The tail is the predicted median times the present ratio of 99th percentile to median at the cap; prefill that
+    interrupts decode comes on top. None without a target, or where nothing predicts the step.
+    """
+    if targets.itl_p99_s is None:
         return None
+    decode = facts.steps.of_phase(DECODE)
+    at_cap = decode.duration_ns[decode.generation_requests == low]
+    if predict_step(facts, low) is None or len(at_cap) < MIN_STEPS_FOR_TAIL:
+        book.leave_open(
+            "the largest batch within the latency target",
+            "too few decode steps at the present cap to predict their tail",
+            "record for longer",
+        )
+        return None
+    tail = float(np.percentile(at_cap, 99) / np.median(at_cap))
     best = low
     for batch in range(low, max(low, high) + 1):
-        predicted = step_seconds(facts, batch)
-        if predicted is None or predicted[0] > targets.itl_p99_s:
+        predicted = predict_step(facts, batch)
+        if predicted is None or predicted.seconds * tail > targets.itl_p99_s:
             break
         best = batch
     return best
 
 
-def _ceiling_ratio(facts: Facts, current: int, to: int) -> float:
-    """No more throughput than the batch grows, nor than requests arrive.
-
-    Arrivals and completions are compared while requests still arrived: a load that ends leaves a queue to drain.
-    """
-    ceiling = to / current
+def _arrival_ratio(facts: Facts) -> float | None:
+    """Arrivals over completions while requests still arrived: no cap lets more through than arrives."""
     log = facts.log
-    if log is not None and log.arrival_ns is not None and len(log) > 1:
-        start = max(facts.window.start_ns, int(log.arrival_ns.min()))
-        end = min(facts.window.end_ns, int(log.arrival_ns.max()))
-        ends = log.arrival_ns + log.e2e_ns
-        arrived = int(((log.arrival_ns >= start) & (log.arrival_ns <= end)).sum())
-        finished = int(((ends >= start) & (ends <= end)).sum())
-        if arrived and finished:
-            ceiling = min(ceiling, max(arrived / finished, 1.0))
-    return ceiling
+    if log is None or log.arrival_ns is None or len(log) < 2:
+        return None
+    start = max(facts.window.start_ns, int(log.arrival_ns.min()))
+    end = min(facts.window.end_ns, int(log.arrival_ns.max()))
+    ends = log.arrival_ns + log.e2e_ns
+    arrived = int(((log.arrival_ns >= start) & (log.arrival_ns <= end)).sum())
+    finished = int(((ends >= start) & (ends <= end)).sum())
+    return max(arrived / finished, 1.0) if arrived and finished else None
 
 
-def _expected(facts: Facts, current: int, to: int) -> tuple[ExpectedChange, ...]:
-    before, after = step_seconds(facts, current), step_seconds(facts, to)
-    queue = ExpectedChange(
-        metric="queue time",
-        direction="down",
-        note="multiplies any error of the step time, so no number is given",
-    )
-    if before is not None and after is not None and not after[1]:
-        gain = (to / after[0]) / (current / before[0]) - 1.0
-        if gain > 0:
-            return (
-                ExpectedChange(
-                    metric="output tokens/s",
-                    direction="up",
-                    low=gain * (1 - MAX_BAND),
-                    high=gain * (1 + MAX_BAND),
-                ),
-                queue,
-            )
-    ceiling = _ceiling_ratio(facts, current, to) - 1.0
-    return (
-        ExpectedChange(
+_QUEUE_TIME = ExpectedChange(
+    metric="queue time", direction="down", note="multiplies any error of the step time, so no number is given"
+)
+
+
+def _gain(facts: Facts, current: int, to: int, now_s: float, then_s: float) -> float:
+    """Relative gain in output tokens per second. Only decode time shrinks; prompts cost what they cost."""
+    prefill, decode = facts.shares.prefill, facts.shares.decode
+    shrunk = decode * (then_s / to) / (now_s / current)
+    return (prefill + decode) / max(prefill + shrunk, 1e-9) - 1.0
+
+
+def _throughput(
+    facts: Facts, current: int, to: int, now: StepPrediction | None, then: StepPrediction | None
+) -> ExpectedChange:
+    """Output tokens per second at the new cap, as long as enough requests arrive to fill it."""
+    arrivals = _arrival_ratio(facts)
+    ceiling = arrivals - 1.0 if arrivals is not None else None
+    if now is None or then is None:
+        limits = [limit for limit in (to / current - 1.0, ceiling) if limit is not None]
+        return ExpectedChange(
             metric="output tokens/s",
             direction="up",
-            high=ceiling if ceiling > 0 else None,
-            note="an upper limit from batch growth and arrivals; batch sizes beyond the cap were not seen, so the "
-            "gain itself is not predicted",
-        ),
-        queue,
-    )
-
-
-def _price(facts: Facts, current: int, to: int) -> tuple[ExpectedChange, ...]:
-    before, after = step_seconds(facts, current), step_seconds(facts, to)
-    if before is not None and after is not None and not after[1]:
-        rise = after[0] / before[0] - 1.0
-        return (
-            ExpectedChange(
-                metric="ITL",
-                direction="up",
-                low=max(rise * (1 - MAX_BAND), 0.0),
-                high=rise * (1 + MAX_BAND),
-                note=f"from {format_seconds(before[0])} to about {format_seconds(after[0])} per token",
-            ),
+            high=min(limits) if min(limits) > 0 else None,
+            note="an upper limit from batch growth and arrivals; nothing here tells the step time of the larger batch",
         )
-    return (
-        ExpectedChange(
+    low, high = (_gain(facts, current, to, now.seconds, then.seconds * (1.0 + sign * then.band)) for sign in (1, -1))
+    note = f"step time from {then.basis}"
+    if ceiling is not None and ceiling < high:
+        note += f"; no more than arrivals allow (+{ceiling:.0%} over what finished)"
+        low, high = min(low, ceiling), ceiling
+    return ExpectedChange(metric="output tokens/s", direction="up", low=max(low, 0.0), high=high, note=note)
+
+
+def _price(current: int, to: int, now: StepPrediction | None, then: StepPrediction | None) -> ExpectedChange:
+    if now is None or then is None:
+        return ExpectedChange(
             metric="ITL",
             direction="up",
             high=to / current - 1.0,
-            note="at most in proportion to the batch; its slope cannot be told from batches of one size",
-        ),
+            note="at most in proportion to the batch; nothing here tells the step time of the larger batch",
+        )
+    rise = then.seconds / now.seconds
+    return ExpectedChange(
+        metric="ITL",
+        direction="up",
+        low=max(rise * (1.0 - then.band) - 1.0, 0.0),
+        high=max(rise * (1.0 + then.band) - 1.0, 0.0),
+        note=f"from {format_seconds(now.seconds)} to about {format_seconds(then.seconds)} per token, from {then.basis}",
     )
 
 
@@ -197,25 +240,20 @@ def _trade_off(facts: Facts, current: int, to: int, fits: int) -> tuple[TradeOff
     while sizes[-1] * 2 < to:
         sizes.append(sizes[-1] * 2)
     sizes.append(to)
-    base = step_seconds(facts, current)
+    base = predict_step(facts, current)
     rows = []
     for size in sizes:
-        predicted = step_seconds(facts, size)
-        known = predicted is not None and base is not None
+        predicted = predict_step(facts, size)
+        ratio = None
+        if predicted is not None and base is not None:
+            ratio = 1.0 + _gain(facts, current, size, base.seconds, predicted.seconds)
         rows.append(
             TradeOff(
                 value=size,
-                itl_s=predicted[0] if predicted is not None else _measured_itl(facts, size),
-                throughput_ratio=(size / predicted[0]) / (current / base[0]) if known else None,  # type: ignore[index]
+                itl_s=predicted.seconds if predicted is not None else None,
+                throughput_ratio=ratio,
                 fits_kv=size <= fits,
-                extrapolated=predicted[1] if predicted is not None else size > current,
+                extrapolated=predicted is None or not predicted.measured,
             )
         )
     return tuple(rows)
-
-
-def _measured_itl(facts: Facts, batch: int) -> float | None:
-    """Median decode step at exactly this batch size, in seconds; None when it was hardly seen."""
-    decode = facts.steps.of_phase(DECODE)
-    same = decode.duration_ns[decode.generation_requests == batch]
-    return float(np.median(same)) / NS_PER_S if len(same) >= 20 else None

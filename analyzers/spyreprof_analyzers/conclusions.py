@@ -147,7 +147,8 @@ def _concurrency_advice(facts: Facts) -> tuple[Advice, ...]:
             ),
             pays=(ExpectedChange(metric="ITL", direction="up", note="a larger batch never makes a step shorter"),),
             preconditions=("more requests are there to be served at the same time",),
-            test_arguments=f"(with {current * 2} concurrent clients)",
+            test_arguments="",
+            test_note=f"under a load of {current * 2} concurrent clients",
             refuted_if="output tokens per second rise by less than a tenth",
         ),
     )  # fmt: skip

@@ -21,6 +21,7 @@ from spyreprof_analyzers.request_log import in_window, latencies, request_log, r
 from spyreprof_analyzers.scheduler import admission, gauges
 from spyreprof_analyzers.slope import cycle_ns, fit_step_model
 from spyreprof_analyzers.steady_state import steady_window
+from spyreprof_analyzers.step_curve import step_curve
 from spyreprof_analyzers.time_budget import time_budget, wall_time
 from spyreprof_analyzers.verdict import decide, undetermined
 
@@ -107,6 +108,7 @@ def _facts(
         model=fit_step_model(steps, cycle_ns(steps, IDLE_GAP_STEPS * median_step)),
         parameters=inputs.model,
         settings=inputs.settings,
+        curve=step_curve(steps),
         weight_floor_ratio=weight_floor_ratio(steps, inputs.model, peaks),
         flop_floor_ratio=flop_floor_ratio(steps, inputs.model, peaks),
         idle_client_share=_idle_client_share(log, in_flight, window),

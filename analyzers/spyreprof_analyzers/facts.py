@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from spyreprof_analyzers.request_log import RequestLog, RequestTimes
     from spyreprof_analyzers.scheduler import Admission
     from spyreprof_analyzers.slope import StepModel
+    from spyreprof_analyzers.step_curve import StepCurve
     from spyreprof_analyzers.time_budget import WallTime
 
 Side = Literal["prefill", "decode"]
@@ -70,6 +71,7 @@ class Facts:
     log: RequestLog | None
     times: RequestTimes | None
     model: StepModel | None
+    curve: StepCurve
     parameters: ModelFacts
     settings: EngineSettings
     weight_floor_ratio: float | None
