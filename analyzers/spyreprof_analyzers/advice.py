@@ -15,6 +15,8 @@ from spyreprof_analyzers.slope import FIXED, PER_CACHED_TOKEN, PER_REQUEST
 from spyreprof_analyzers.step_curve import MACHINE_DRIFT
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from spyreprof.rules import RuleBook
     from spyreprof.targets import Targets
     from spyreprof_analyzers.book import EvidenceBook
@@ -27,7 +29,7 @@ MAX_BAND = 0.25
 EXTRAPOLATION = 1.5
 MODEL_BAND = 1.5 * MACHINE_DRIFT
 MAX_DISAGREEMENT = 0.15
-# A load whose requests in flight vary by less than this is held by its clients: a request is sent when one ends.
+# A load whose requests in flight vary by less than this share is held by its clients.
 CLOSED_LOOP_SPREAD = 0.10
 # Steps at exactly one batch size that make its median a measurement.
 MIN_STEPS_AT_SIZE = 20
@@ -180,6 +182,13 @@ def _arrival_ratio(facts: Facts) -> float | None:
     arrived = int(((log.arrival_ns >= start) & (log.arrival_ns <= end)).sum())
     finished = int(((ends >= start) & (ends <= end)).sum())
     return max(arrived / finished, 1.0) if arrived and finished else None
+
+
+def _closed_loop(arrival_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> bool:
+    """Were requests sent as others ended? Then the number in flight hardly differs from one arrival to the next."""
+    in_flight = np.arange(len(arrival_ns)) - np.searchsorted(np.sort(end_ns), np.sort(arrival_ns), side="right")
+    low, middle, high = np.percentile(in_flight, (25, 50, 75))
+    return bool(high - low <= CLOSED_LOOP_SPREAD * max(middle, 1.0))
 
 
 _QUEUE_TIME = ExpectedChange(

@@ -76,7 +76,6 @@ class Admission:
         blocked_share: share of step time in steps that had token budget left while requests waited.
         cap_requests: most requests in one such step, the cap that seems to be in force; None when never blocked.
         kv_usage_p95, waiting_p95, demand_p95: percentiles of the gauges; demand is running + waiting.
-        demand_spread: half the distance between the quartiles of demand, over its median.
         samples: gauge samples in the window.
     """
 
@@ -87,7 +86,6 @@ class Admission:
     waiting_p95: float
     running_p95: float
     demand_p95: float
-    demand_spread: float
     samples: int
 
 
@@ -126,8 +124,6 @@ def admission(steps: EngineSteps, seen: Gauges, rules: RuleBook) -> Admission | 
     blocked = had_budget & (waiting >= 1)
     requests = known.context_requests + known.generation_requests
     busy = max(int(known.duration_ns.sum()), 1)
-    demand = seen.running + seen.waiting
-    low, middle, high = np.nanpercentile(demand, (25, 50, 75))
     usage = seen.kv_usage_ratio[~np.isnan(seen.kv_usage_ratio)]
     return Admission(
         waiting_share=float(np.mean(seen.waiting[~np.isnan(seen.waiting)] >= 1)),
@@ -136,8 +132,7 @@ def admission(steps: EngineSteps, seen: Gauges, rules: RuleBook) -> Admission | 
         kv_usage_p95=float(np.percentile(usage, 95)) if len(usage) else None,
         waiting_p95=float(np.nanpercentile(seen.waiting, 95)),
         running_p95=float(np.nanpercentile(seen.running, 95)),
-        demand_p95=float(np.nanpercentile(demand, 95)),
-        demand_spread=float((high - low) / 2 / max(middle, 1.0)),
+        demand_p95=float(np.nanpercentile(seen.running + seen.waiting, 95)),
         samples=len(seen.time_ns),
     )
 
