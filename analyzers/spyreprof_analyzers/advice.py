@@ -172,9 +172,14 @@ def _largest_within(facts: Facts, targets: Targets, low: int, high: int, book: E
 
 
 def _arrival_ratio(facts: Facts) -> float | None:
-    """Arrivals over completions while requests still arrived: no cap lets more through than arrives."""
+    """Arrivals over completions while requests still arrived: no cap lets more through than arrives.
+
+    None for a closed loop: its clients send as fast as they are served.
+    """
     log = facts.log
     if log is None or log.arrival_ns is None or len(log) < 2:
+        return None
+    if _closed_loop(log.arrival_ns, log.arrival_ns + log.e2e_ns):
         return None
     start = max(facts.window.start_ns, int(log.arrival_ns.min()))
     end = min(facts.window.end_ns, int(log.arrival_ns.max()))

@@ -273,6 +273,19 @@ def test_a_gain_holds_the_truth_of_a_replay_with_the_advised_cap() -> None:
     assert after.end_ns < eight.end_ns
 
 
+def test_a_closed_loop_does_not_bound_the_gain_by_its_arrivals() -> None:
+    """Sixteen clients that send when they are served: arrivals equal completions, whatever the cap."""
+    engine = Engine(max_num_seqs=2)
+    run = replay(engine, [Request(0, 15, 18) for _ in range(160)])
+    for index, request in enumerate(run.requests[16:]):
+        request.arrival_ns = run.requests[index].end_ns
+    shown = profiled(run, phase="decode", compute_use=0.05, bandwidth_use=0.12)
+    gain = next(change for change in advice_of(diagnose(inputs(run, engine, profiled_steps=shown))).expected)
+    assert gain.metric == "output tokens/s"
+    assert gain.low is not None
+    assert gain.low > 1.0
+
+
 def test_a_latency_target_limits_the_cap_where_the_slope_is_known() -> None:
     engine = Engine(max_num_seqs=6, per_request_ns=10 * MS, fixed_ns=40 * MS)
     # bursts: the batch is at its cap for most of each, and shrinks through all sizes at its end
