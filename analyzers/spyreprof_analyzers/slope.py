@@ -125,7 +125,9 @@ def _solve(
     solution = np.zeros(design.shape[1])
     for _ in range(reweightings):
         root = np.sqrt(weight)
-        solution = lsq_linear(relative * root[:, None], root, bounds=(0.0, np.inf)).x
+        # scipy's step towards the open bound multiplies zero by infinity, harmlessly
+        with np.errstate(invalid="ignore"):
+            solution = lsq_linear(relative * root[:, None], root, bounds=(0.0, np.inf)).x
         error = np.abs(relative @ solution - 1.0)
         weight = np.minimum(1.0, HUBER_LIMIT / np.maximum(error, 1e-12))
     return np.asarray(solution / scale)
