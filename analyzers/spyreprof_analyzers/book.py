@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from spyreprof.findings import Evidence, NotJudged
 
 if TYPE_CHECKING:
@@ -30,23 +32,24 @@ class EvidenceBook:
         low: float | None = None,
         high: float | None = None,
     ) -> str:
-        """Write a number down; the value is its id."""
-        evidence_id = f"e{len(self._evidence) + 1}"
-        self._evidence.append(
-            Evidence(
-                id=evidence_id,
-                metric=metric,
-                value=value,
-                unit=unit,
-                origin=origin,
-                method=method,
-                source=source,
-                n=n,
-                low=low,
-                high=high,
-            )
+        """Write a number down; the value is its id. The same number from the same place is written once."""
+        found = Evidence(
+            id=f"e{len(self._evidence) + 1}",
+            metric=metric,
+            value=value,
+            unit=unit,
+            origin=origin,
+            method=method,
+            source=source,
+            n=n,
+            low=low,
+            high=high,
         )
-        return evidence_id
+        same = next((e for e in self._evidence if msgspec.structs.replace(found, id=e.id) == e), None)
+        if same is not None:
+            return same.id
+        self._evidence.append(found)
+        return found.id
 
     def leave_open(self, topic: str, reason: str, obtain: str) -> None:
         """Say that a question was not judged, and what would answer it; a topic is named once."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from spyreprof.findings import Advice, ExpectedChange, Finding
 from spyreprof.units import format_share
 from spyreprof_analyzers.advice import batch_cap_advice
+from spyreprof_analyzers.facts import cite_blocked, cite_share
 from spyreprof_analyzers.witnesses import blocked_class
 
 if TYPE_CHECKING:
@@ -93,13 +94,7 @@ def _phase(facts: Facts, verdict: Verdict, side: Side, rules: RuleBook, book: Ev
     rule = rules[rule_id]
     if share < rule.materiality_share:
         return None
-    evidence = [
-        book.add(
-            f"{side}.share", share, "ratio", "measured", n=len(facts.steps), source="engine steps",
-            method="step time of the phase over the window; mixed steps split at the median decode step",
-        ),
-        *bound.evidence,
-    ]  # fmt: skip
+    evidence = [cite_share(side, facts, book), *bound.evidence]
     severity_rule = "SPY-PRE-001" if side == "prefill" else "SPY-DEC-001"
     largest = verdict.primary in (
         "prefill_bound",
@@ -164,8 +159,9 @@ def _blocked(facts: Facts, targets: Targets, rules: RuleBook, book: EvidenceBook
         return None
     source = "gauges"
     evidence = (
-        book.add("queue.blocked_share", share, "ratio", "derived", n=len(facts.steps), source="engine steps and gauges",
-                 method="share of the window in steps with token budget left while requests waited"),
+        cite_blocked(seen, facts, book),
+        book.add("queue.window_share", share, "ratio", "derived", n=len(facts.steps), source="engine steps and gauges",
+                 method="the same steps over the window"),
         book.add("queue.waiting_p95", seen.waiting_p95, "requests", "measured", n=seen.samples, source=source,
                  method="95th percentile over time"),
         book.add("queue.kv_usage_p95", seen.kv_usage_p95, "ratio", "measured", n=seen.samples, source=source,
@@ -207,12 +203,7 @@ def _load_limited(facts: Facts, verdict: Verdict, rules: RuleBook, book: Evidenc
     share = facts.shares.no_load
     if share < rule.materiality_share or verdict.primary != "load_limited":
         return None
-    evidence = (
-        book.add(
-            "window.no_load", share, "ratio", "measured", n=len(facts.steps), source=facts.wall.gaps.no_load_basis,
-            method="time between steps with no request in flight",
-        ),
-    )  # fmt: skip
+    evidence = (cite_share("no_load", facts, book),)
     return Finding(
         id=rule.id,
         rule_version=rule.version,

@@ -13,6 +13,7 @@ from spyreprof_analyzers.engine_steps import DECODE, MIXED, PREFILL
 if TYPE_CHECKING:
     from spyreprof.findings import SteadyWindow, TimeBudget
     from spyreprof.recording.schema import EngineSettings, ModelFacts
+    from spyreprof_analyzers.book import EvidenceBook
     from spyreprof_analyzers.bounds import Bound, Peaks
     from spyreprof_analyzers.engine_steps import EngineSteps
     from spyreprof_analyzers.request_log import RequestLog, RequestTimes
@@ -134,3 +135,27 @@ def flop_floor_ratio(steps: EngineSteps, parameters: ModelFacts, peaks: Peaks) -
     weights = (parameters.parameter_bytes - (parameters.embedding_bytes or 0)) / size
     needed_ns = 2.0 * weights * float(prefill.context_tokens.sum()) / peak.value * NS_PER_S
     return needed_ns / max(int(prefill.duration_ns.sum()), 1)
+
+
+def cite_share(name: Literal["prefill", "decode", "no_load"], facts: Facts, book: EvidenceBook) -> str:
+    """Write down a share of the window; the value is its evidence id."""
+    method = "step time of the phase over the window; mixed steps split at the median decode step"
+    if name == "no_load":
+        method = f"time between steps with no request in flight over the window, by the {facts.wall.gaps.no_load_basis}"
+    value = {"prefill": facts.shares.prefill, "decode": facts.shares.decode, "no_load": facts.shares.no_load}[name]
+    return book.add(
+        f"window.{name}_share", value, "ratio", "measured", method=method, source="engine steps", n=len(facts.steps)
+    )
+
+
+def cite_blocked(seen: Admission, facts: Facts, book: EvidenceBook) -> str:
+    """Write down how much step time had budget left while requests waited; the value is its evidence id."""
+    return book.add(
+        "scheduler.blocked_share",
+        seen.blocked_share,
+        "ratio",
+        "derived",
+        method="step time with token budget left while requests waited, over all step time",
+        source="engine steps and gauges",
+        n=len(facts.steps),
+    )

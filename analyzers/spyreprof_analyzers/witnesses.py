@@ -12,6 +12,7 @@ import msgspec
 
 from spyreprof.findings import Witness
 from spyreprof.units import format_share
+from spyreprof_analyzers.facts import cite_blocked, cite_share
 
 if TYPE_CHECKING:
     from spyreprof.findings import BoundClass, Resource
@@ -148,22 +149,10 @@ def _engine(primary: BoundClass, facts: Facts, rules: RuleBook, book: EvidenceBo
         f"prefill {format_share(shares.prefill)}, decode {format_share(shares.decode)}, "
         f"no load {format_share(shares.no_load)} of the window"
     )
-    for name, value in (("prefill", shares.prefill), ("decode", shares.decode), ("no_load", shares.no_load)):
-        cited.append(
-            book.add(
-                f"window.{name}_share", value, "ratio", "measured", n=len(facts.steps), source="engine steps",
-                method="step time of the phase over the window; mixed steps split at the median decode step",
-            )
-        )  # fmt: skip
+    cited.extend(cite_share(name, facts, book) for name in ("prefill", "decode", "no_load"))
     if primary in ("queue_bound", "kv_capacity_bound") and facts.admission is not None:
         seen = facts.admission
-        cited.append(
-            book.add(
-                "scheduler.blocked_share", seen.blocked_share, "ratio", "derived", n=seen.samples,
-                source="engine steps and gauges",
-                method="step time with token budget left while requests waited, over all step time",
-            )
-        )  # fmt: skip
+        cited.append(cite_blocked(seen, facts, book))
         text = f"{format_share(seen.blocked_share)} of step time had token budget left while requests waited; "
     elif primary == "decode_bandwidth_bound" and facts.weight_floor_ratio is not None:
         cited.append(
@@ -220,8 +209,8 @@ def _requests(primary: BoundClass, facts: Facts, book: EvidenceBook) -> Witness:
                 continue
             cited.append(
                 book.add(
-                    f"requests.{name}_s", value, "s", "measured", n=times.requests, source=times.source,
-                    method=f"summed {name} time of finished requests",
+                    f"requests.{name}_share", value / times.total_s, "ratio", "measured", n=times.requests,
+                    source=times.source, method=f"{name} time over all time of finished requests",
                 )
             )  # fmt: skip
             pieces.append(f"{name} {format_share(value / times.total_s)} of request time")
