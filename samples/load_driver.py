@@ -317,7 +317,12 @@ def main() -> int:
     if all(outcome.error for outcome in outcomes):
         print(f"load_driver.py: none of {len(outcomes)} requests was answered", file=sys.stderr)
         return 1
-    write_atomically(options.result, result(options, outcomes, start_s, time.perf_counter()))
+    content = result(options, outcomes, start_s, time.perf_counter())
+    try:
+        write_atomically(options.result, content)
+    except OSError as fault:
+        print(f"load_driver.py: cannot write {options.result}: {fault.strerror}", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 LINGER_S = 1.5
 
 
+class UnusableError(Exception):
+    """What was asked for cannot be had on this machine; the message is a sentence for the user."""
+
+
 def say(sentence: str) -> None:
     """Progress, for a person."""
     print(sentence, file=sys.stderr, flush=True)
@@ -48,6 +52,8 @@ def build_engine(options: argparse.Namespace) -> Engine:
     sizes = ModelConfig(options.layers, options.hidden, options.ffn, options.heads, options.kv_heads, options.vocab)
     model = build_decoder(sizes, options.seed)
     if options.compile:
+        if options.compile_backend not in torch.compiler.list_backends(exclude_tags=()):
+            raise UnusableError(f"torch has no compiler backend {options.compile_backend!r}")
         model.compile_blocks(options.compile_backend)
     config = EngineConfig(
         options.max_num_seqs,
@@ -58,7 +64,11 @@ def build_engine(options: argparse.Namespace) -> Engine:
         enable_prefix_caching=not options.no_prefix_caching,
     )
     engine = Engine(model, config)
-    engine.warm_up()
+    try:
+        engine.warm_up()
+    except torch._dynamo.exc.BackendCompilerFailed as fault:
+        cause = str(fault.inner_exception).partition("\n")[0]
+        raise UnusableError(f"--compile failed here, backend {options.compile_backend}: {cause}") from fault
     weight_bytes = sum(parameter.nbytes for parameter in model.parameters())
     say(f"engine ready: {weight_bytes / 1e6:.0f} MB of float32 weights, compute threads: {options.threads}")
     return engine
@@ -69,7 +79,7 @@ class Load:
 
     def __init__(self, options: argparse.Namespace, port: int) -> None:
         self.result_path = Path(options.result)
-        self.engine_failure: str | None = None
+        self.failure: str | None = None
         command = [sys.executable, str(Path(__file__).with_name("load_driver.py"))]
         command += [f"--url=http://{options.host}:{port}", f"--label={options.scenario}"]
         for name in (
@@ -90,10 +100,17 @@ class Load:
 
     def watch(self, engine: Engine, stopped: threading.Event) -> None:
         """Wait for the load to end, complete its result, and stop the engine a little later."""
-        if self.process.wait() == 0:
-            self.add_engine_totals(engine)
-            stopped.wait(LINGER_S)
-        engine.stop()
+        try:
+            code = self.process.wait()
+            if code == 0:
+                self.add_engine_totals(engine)
+                stopped.wait(LINGER_S)
+            else:
+                self.failure = f"the load driver failed with exit code {code}"
+        except OSError as fault:
+            self.failure = f"cannot complete {self.result_path}: {fault.strerror}"
+        finally:
+            engine.stop()
 
     def add_engine_totals(self, engine: Engine) -> None:
         """Put the engine's own counters into the result file. Readers see the old file or the new one."""
@@ -127,6 +144,9 @@ def main() -> int:
     except ModuleNotFoundError as missing:
         say(f"serve.py: this Python has no {missing.name}; install it with: pip install torch==2.13.0")
         return 2
+    except UnusableError as reason:
+        say(f"serve.py: {reason}")
+        return 2
 
     received: list[int] = []
     stopped = threading.Event()
@@ -154,8 +174,8 @@ def main() -> int:
         load.process.wait()
     if received:
         return 128 + received[0]
-    if load.process.returncode != 0:
-        say(f"serve.py: the load driver failed with exit code {load.process.returncode}")
+    if load.failure is not None:
+        say(f"serve.py: {load.failure}")
         return 1
     print(load.summary(options))
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from command_line import Parser, Span, not_negative, positive, positive_number, span
 
@@ -215,6 +216,15 @@ def _mistake(options: argparse.Namespace) -> str | None:
             f"--prompt-tokens and --output-tokens reach {longest} tokens, more than --max-model-len "
             f"{options.max_model_len}",
         ),
+        (
+            options.scenario != "none" and not _can_hold(Path(options.result)),
+            f"--result {options.result} is not a file that can be written",
+        ),
         (options.port > 65535, "--port must be at most 65535"),
     )
     return next((sentence for wrong, sentence in checks if wrong), None)
+
+
+def _can_hold(result: Path) -> bool:
+    """Whether a result can be put here, asked before a minute of load rather than after it."""
+    return result.parent.is_dir() and os.access(result.parent, os.W_OK) and not result.is_dir()

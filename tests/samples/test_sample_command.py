@@ -43,6 +43,8 @@ def serve(folder: Path, samples: Path, *options: str) -> subprocess.CompletedPro
         (["--prompt-tokens", "2000:3000"], "more than --max-model-len 1024"),
         (["--port", "99999"], "--port"),
         (["surplus"], "surplus"),
+        (["--result", "no/such/folder/r.json"], "--result no/such/folder/r.json"),
+        (["--result", "/"], "--result /"),
     ],
 )
 def test_a_wrong_option_is_one_sentence_and_exit_code_2(
@@ -95,9 +97,12 @@ def test_a_python_without_torch_is_told_what_to_install(tmp_path: Path, samples_
     assert ended.stderr == "serve.py: this Python has no torch; install it with: pip install torch==2.13.0\n"
 
 
-def test_a_scenario_runs_from_start_to_end_and_its_result_adds_up(tmp_path: Path, samples_folder: Path) -> None:
+@pytest.mark.parametrize("compiled", [[], ["--compile", "--compile-backend", "aot_eager"]], ids=["eager", "compiled"])
+def test_a_scenario_runs_from_start_to_end_and_its_result_adds_up(
+    tmp_path: Path, samples_folder: Path, compiled: list[str]
+) -> None:
     pytest.importorskip("torch")
-    options = ["--scenario", "healthy", "--request-rate", "8", "--load-seconds", "2", "--seed", "3", *TINY]
+    options = ["--scenario", "healthy", "--request-rate", "8", "--load-seconds", "2", "--seed", "3", *TINY, *compiled]
     ended = serve(tmp_path, samples_folder, *options)
     assert ended.returncode == 0, ended.stderr
     assert len(ended.stdout.splitlines()) == 1
@@ -119,6 +124,23 @@ def test_a_scenario_runs_from_start_to_end_and_its_result_adds_up(tmp_path: Path
     assert totals["decode_tokens"] == totals["generation_tokens"] - result["completed"]
     assert totals["prefix_cache_queries"] == result["total_input_tokens"]
     assert totals["steps"] <= totals["decode_tokens"] + result["completed"]
+
+
+def test_an_unknown_compiler_backend_is_one_sentence(tmp_path: Path, samples_folder: Path) -> None:
+    pytest.importorskip("torch")
+    ended = serve(tmp_path, samples_folder, *TINY, "--compile", "--compile-backend", "gnu")
+    assert (ended.returncode, ended.stderr) == (2, "serve.py: torch has no compiler backend 'gnu'\n")
+
+
+def test_a_load_that_gets_no_answer_ends_the_engine_with_exit_code_1(tmp_path: Path, samples_folder: Path) -> None:
+    pytest.importorskip("torch")
+    # The first arrival would come long after the end of the load.
+    ended = serve(tmp_path, samples_folder, *TINY, "--request-rate", "0.0001", "--load-seconds", "0.2")
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-2:] == [
+        "load_driver.py: none of 0 requests was answered",
+        "serve.py: the load driver failed with exit code 1",
+    ]
 
 
 def start_server(folder: Path, samples: Path) -> tuple[subprocess.Popen[str], str]:
