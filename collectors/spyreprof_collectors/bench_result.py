@@ -119,7 +119,7 @@ def _json_files(command: Sequence[str]) -> Iterator[Path]:
                 yield Path(text)
             elif os.path.isdir(text):  # noqa: PTH112
                 yield from _in_folder(Path(text))
-    yield from _in_folder(Path.cwd())
+    yield from _in_folder(Path())
 
 
 def _in_folder(path: Path) -> Iterator[Path]:

@@ -11,13 +11,11 @@ from spyreprof_collectors.manifest import CollectorState
 from spyreprof_collectors.metrics_page import Page
 from spyreprof_collectors.metrics_poll import INTERVAL_S as METRICS_INTERVAL_S
 from spyreprof_collectors.metrics_poll import MetricsCollector
+from spyreprof_collectors.process import BEFORE_END_PATIENCE_S
 from spyreprof_collectors.sampler import Sampler
 from spyreprof_collectors.shards import ShardWriter
 from spyreprof_collectors.usage import INTERVAL_S as USAGE_INTERVAL_S
 from spyreprof_collectors.usage import Stat, UsageCollector
-
-# How long a terminating signal may wait for the last poll of /metrics.
-LAST_POLL_PATIENCE_S = 0.5
 
 
 class Collection:
@@ -36,16 +34,25 @@ class Collection:
         for sampler in (self._usage_sampler, self._metrics_sampler):
             sampler.start()
 
-    def poll_before_end(self) -> None:
+    def poll_before_end(self, patience_s: float) -> None:
         """Take the counters while the server still answers."""
         self._metrics.hurry()
-        self._metrics_sampler.tick_now(LAST_POLL_PATIENCE_S)
+        self._metrics_sampler.tick_now(patience_s)
 
-    def stop(self) -> None:
-        """End collecting and write what was kept back."""
+    def stop(self) -> list[Stat]:
+        """End collecting and write what was kept back.
+
+        Returns:
+            Processes of the program that outlived it.
+        """
         self._usage_sampler.stop()
+        running = self._still_running()
+        if running:
+            # One of them may be the server, with more to tell.
+            self.poll_before_end(BEFORE_END_PATIENCE_S)
         self._metrics_sampler.stop()
         self._metrics.finish()
+        return running
 
     def states(self) -> list[CollectorState]:
         """What each collector got; closes their shards."""
@@ -54,6 +61,9 @@ class Collection:
         self._metrics_shard.close()
         return states
 
-    def still_running(self) -> list[Stat]:
-        """Processes of the program that live now; call after `stop`."""
-        return self._usage.members()
+    def _still_running(self) -> list[Stat]:
+        try:
+            return self._usage.members()
+        except OSError:
+            # without /proc nobody can tell; the collector's state says that it is missing
+            return []

@@ -107,10 +107,10 @@ def _process_notes(document: Manifest, running: Sequence[Stat]) -> list[str]:
     ]  # fmt: skip
     if lost:
         named = [f"{process.pid}{_steps_of(process)}" for process in lost]
-        notes.append(
-            f"Ended without a closing row (killed, or crashed): {_listed(named)}. "
-            "Up to a second of their rows is missing, and the program's exit code does not tell of it."
-        )
+        note = f"Ended without a closing row (killed, or crashed): {_listed(named)}."
+        if document.end is not None and document.end.code == 0:
+            note += " The program's exit code 0 does not tell of it."
+        notes.append(note)
     return notes
 
 

@@ -63,10 +63,14 @@ def write_json(path: Path, value: Mapping[str, object]) -> None:
     """Write a JSON document under a temporary name and rename it, so that readers never see half of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(json.dumps(value, indent=1, allow_nan=False).encode("utf-8"))
-        file.write(b"\n")
-    temporary.replace(path)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(json.dumps(value, indent=1, allow_nan=False).encode("utf-8"))
+            file.write(b"\n")
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def tighten(path: Path) -> None:
@@ -104,9 +108,10 @@ def _claim_default(name: str, now_epoch_ns: int | None) -> Path:
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(seconds))
     for attempt in range(1, 1000):
         suffix = "" if attempt == 1 else f"-{attempt}"
-        path = Path.cwd() / f"{name}-{stamp}{suffix}{layout.SUFFIX}"
+        path = Path(f"{name}-{stamp}{suffix}{layout.SUFFIX}")
         try:
             path.mkdir(mode=FOLDER_MODE)
+            path = path.absolute()
         except FileExistsError:
             continue
         except OSError as error:

@@ -23,6 +23,7 @@ from spyreprof.units import NS_PER_S
 _PATIENCE_S = 0.02
 # A note older than this belongs to a signal that never reached the launcher.
 _MAX_AGE_NS = 2 * NS_PER_S
+_SAME_SIGNAL_NS = NS_PER_S // 20
 _ORPHAN_CHECK_S = 5.0
 _NOTE = struct.Struct("<Bq")
 
@@ -34,6 +35,7 @@ class GroupWitness:
     pid: int
     _pipe: int
     gone: bool = False
+    _latest: dict[int, int] = field(default_factory=dict)
     _seen: list[tuple[int, int]] = field(default_factory=list)
 
     @classmethod
@@ -53,7 +55,11 @@ class GroupWitness:
         return cls(pid, read_end)
 
     def saw(self, number: int) -> bool | None:
-        """Whether the group got this signal too; None when the helper is gone and nobody can tell."""
+        """Whether the group got this signal too; None when the helper is gone and nobody can tell.
+
+        A copy that follows the group's at once is taken for the same signal: `timeout` sends both, and without us
+        the program would have got the two as one.
+        """
         deadline_ns = time.monotonic_ns() + int(_PATIENCE_S * NS_PER_S)
         while True:
             now_ns = time.monotonic_ns()
@@ -61,7 +67,10 @@ class GroupWitness:
             for note in self._seen:
                 if note[0] == number:
                     self._seen.remove(note)
+                    self._latest[number] = now_ns
                     return True
+            if now_ns - self._latest.get(number, -_SAME_SIGNAL_NS) < _SAME_SIGNAL_NS:
+                return True
             if self.gone:
                 return None
             ready, _, _ = select.select([self._pipe], [], [], max(deadline_ns - now_ns, 0) / NS_PER_S)

@@ -67,6 +67,7 @@ def record(options: RecordOptions) -> int:
             if calibration.may_run_before():
                 say(f"measuring this machine's peaks (about {USUAL_S} s; --no-calibrate skips it)")
                 came = calibration.run_before()
+            came = came or supervisor.asked_to_end()
             if came is None:
                 run.document.begin()
                 run.document.write(recording)
@@ -138,8 +139,8 @@ def _finish(
     """
     document = run.document
     try:
-        collection.stop()
-        conclusion.conclude(document, run.recording, run.program, collection.still_running(), supervisor)
+        running = collection.stop()
+        conclusion.conclude(document, run.recording, run.program, running, supervisor)
         states = [*document.collectors, *collection.states()]
         states.append(bench_result.collect(run.recording, run.options.command, document.started_epoch_ns))
         document.collectors = [*states, calibration.state()]

@@ -22,6 +22,8 @@ from spyreprof.units import NS_PER_S
 from spyreprof_collectors.command import EXIT_NOT_EXECUTABLE, is_binary
 from spyreprof_collectors.group_witness import GroupWitness
 
+# How long a terminating signal may wait for the last poll of /metrics.
+BEFORE_END_PATIENCE_S = 0.5
 TERMINATING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 # Faults of this process itself, and what the kernel does to a process that touches its terminal.
 _OWN = frozenset(
@@ -35,6 +37,7 @@ FORWARDED = frozenset(signal.valid_signals()) - _OWN
 _WAITED = FORWARDED | {signal.SIGCHLD}
 _TERMINAL_STOPS = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 _SI_KERNEL = 128
+_PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -64,10 +67,11 @@ class Supervisor:
     """Starts processes, waits for them and passes signals on. One per launcher, used from the main thread.
 
     Args:
-        before_terminating: called just before a terminating signal is passed on; must be quick.
+        before_terminating: called before a terminating signal is passed on, with the seconds that it may take;
+            0 when the program has got the signal already.
     """
 
-    before_terminating: Callable[[], None] = lambda: None
+    before_terminating: Callable[[float], None] = lambda patience_s: None
     notes: list[str] = field(default_factory=list)
     received: list[int] = field(default_factory=list)
     passed_on: set[int] = field(default_factory=set)
@@ -82,14 +86,16 @@ class Supervisor:
         # A parent that ignores SIGCHLD hands that on; the kernel would then drop the program's exit status.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._mask = {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)}
-        self.is_subreaper = _become_subreaper()
+        self.is_subreaper = _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self._witness = GroupWitness.start(FORWARDED)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, exception: type[BaseException] | None, *_: object) -> None:
         if self._witness is not None:
             self._witness.stop()
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        # Once the program has ended, a late signal could only replace its exit code by ours.
+        if exception is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
     @property
     def witness_pid(self) -> int | None:
@@ -131,6 +137,11 @@ class Supervisor:
                 exit_code=EXIT_NOT_EXECUTABLE,
             ) from error
 
+    def asked_to_end(self) -> int | None:
+        """The terminating signal that came before there was a program to pass it on to, or None."""
+        info = signal.sigtimedwait(TERMINATING, 0)
+        return None if info is None else info.si_signo
+
     def run_program(self, pid: int, duration_s: float | None, kill_grace_s: float) -> ProgramEnd:
         """Wait for the program, passing signals on; after `duration_s` end it with SIGTERM, then SIGKILL."""
         self._program = pid
@@ -141,7 +152,7 @@ class Supervisor:
             if deadline_ns is None or time.monotonic_ns() < deadline_ns or pid in self._statuses:
                 continue
             if not terminated:
-                self.before_terminating()
+                self.before_terminating(BEFORE_END_PATIENCE_S)
                 _kill(pid, signal.SIGTERM)
                 self.notes.append(f"The program was ended with SIGTERM after {duration_s:g} s, as --duration asked.")
                 terminated, deadline_ns = True, time.monotonic_ns() + int(kill_grace_s * NS_PER_S)
@@ -207,15 +218,16 @@ class Supervisor:
         reached_group = self._witness.saw(number) if self._witness is not None else None
         if info.si_code == _SI_KERNEL:
             # From the terminal, to the whole foreground group. A hang-up goes to the session leader alone.
-            if reached_group is not False or os.getsid(0) != os.getpid():
-                return
-        elif reached_group:
+            reached_group = reached_group is not False or os.getsid(0) != os.getpid()
+        if reached_group:
+            if number in TERMINATING:
+                self.before_terminating(0)
             return
         if self._program is None or self._program in self._statuses:
             return
         self.passed_on.add(number)
         if number in TERMINATING:
-            self.before_terminating()
+            self.before_terminating(BEFORE_END_PATIENCE_S)
         if number == signal.SIGTSTP:
             self._passed_stop = True
         _kill(self._program, number)
@@ -241,8 +253,9 @@ def end_as(end: ProgramEnd) -> int:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
-    # The program's core dump, if any, is the one that matters.
+    # The program's core dump, if any, is the one that matters. A core handler in user space heeds no limit.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    _prctl(_PR_SET_DUMPABLE, 0)
     if end.signal not in {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(end.signal, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {end.signal})
@@ -258,10 +271,10 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _become_subreaper() -> bool:
+def _prctl(option: int, value: int) -> bool:
+    """Set a property of this process; False where the system has no such call."""
     try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        return int(libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) == 0
+        return int(ctypes.CDLL(None).prctl(option, value, 0, 0, 0)) == 0
     except (OSError, AttributeError):
         return False
 

@@ -29,7 +29,11 @@ _OF_DOORS = frozenset(
 _NAME_WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+(?![a-z])")
 # The shortest value of a secret variable that is looked for in arguments: shorter ones occur by chance.
 _LEAST_SECRET_LENGTH = 6
-_URL_USERINFO = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^/?#\s@'\"]*(?:@[^/?#\s@'\"]*)*@")
+# The second form takes an unescaped slash inside a password, but no port and path before some later "@".
+_URL_USERINFO = re.compile(
+    r"(?i)\b([a-z][a-z0-9+.-]*://)"
+    r"(?:[^/?#\s@'\"]*(?:@[^/?#\s@'\"]*)*@|[^/?#\s@'\":]+:(?!\d+(?:[/?#\s'\"]|$))[^\s@'\"]*@)"
+)
 _QUERY_SECRET = re.compile(r"([?&;])([^=&;#\s]+)=([^&;#\s]*)")
 _HEADER = re.compile(
     r"(?i)\b((?:proxy-)?authorization|x-[a-z-]*(?:key|token|auth)[a-z-]*|api-key|cookie|set-cookie)\b(\s*[:=]\s*).*",

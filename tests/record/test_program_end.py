@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
-from recording_run import Finished, environment, finish, python, record, start, wait_for_text
+from recording_run import (
+    Finished,
+    environment,
+    finish,
+    python,
+    read_manifest,
+    record,
+    record_command,
+    start,
+    wait_for_text,
+)
 
 
 @pytest.mark.parametrize("code", [0, 1, 3, 255])
@@ -119,6 +131,8 @@ while len(came) < 2:
     wait_for_text(tmp_path / "ready")
     os.killpg(process.pid, signal.SIGUSR1)
     wait_for_text(tmp_path / "got1")
+    # closer together the two would count as one
+    time.sleep(0.2)
     os.kill(process.pid, signal.SIGUSR1)
     run = finish(process, tmp_path)
     assert run.code == 0
@@ -180,3 +194,60 @@ def test_a_worker_that_was_killed_is_named_though_the_program_exits_with_zero(tm
     assert run.code == 0
     assert f"Ended without a closing row (killed, or crashed): process {run.stdout.decode().strip()}" in run.notes
     assert b"Ended without a closing row" in run.stderr
+
+
+def test_timeout_ends_the_program_with_one_signal_though_it_sends_two(tmp_path: Path) -> None:
+    if shutil.which("timeout") is None:
+        pytest.skip("this system has no timeout(1)")
+    words = record_command(tmp_path / "run.spyreprof", python(COUNTING, "SIGINT"))
+    done = subprocess.run(
+        ["timeout", "-s", "INT", "3", *words], env=environment(), cwd=tmp_path, timeout=60, check=False
+    )  # fmt: skip
+    assert (tmp_path / "count").read_text() == "1\n"
+    assert done.returncode == 124
+
+
+def test_signals_after_the_programs_end_do_not_replace_its_exit_code(tmp_path: Path) -> None:
+    # An orphan, adopted by the launcher, signals it from the program's end to its own.
+    code = """
+import os, signal, time
+program, launcher = os.getpid(), os.getppid()
+if os.fork():
+    os._exit(4)
+for fd in (0, 1, 2):
+    os.close(fd)
+while os.getppid() == program or os.path.exists(f"/proc/{program}"):
+    time.sleep(0.001)
+try:
+    while True:
+        os.kill(launcher, signal.SIGINT)
+        os.kill(launcher, signal.SIGTERM)
+except ProcessLookupError:
+    os._exit(0)
+"""
+    assert record(tmp_path, python(code)).code == 4
+
+
+def test_a_program_that_removes_the_recording_keeps_its_exit_code(tmp_path: Path) -> None:
+    code = "import os, shutil; shutil.rmtree(os.environ['SPYREPROF_DIR']); raise SystemExit(6)"
+    run = record(tmp_path, python(code))
+    assert run.code == 6
+    assert b"is incomplete" in run.stderr
+    assert b"Traceback" not in run.stderr
+
+
+def test_a_working_folder_that_is_gone_costs_nothing(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    starter = "import os, sys; os.rmdir(os.getcwd()); os.execv(sys.argv[1], sys.argv[1:])"
+    words = record_command(tmp_path / "run.spyreprof", ["/bin/sh", "-c", "exit 5"])
+    done = subprocess.run(
+        [sys.executable, "-c", starter, *words],
+        cwd=gone,
+        env=environment(),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 5, done.stderr
+    assert read_manifest(tmp_path / "run.spyreprof")["exit"] == {"code": 5}
