@@ -25,7 +25,6 @@ from urllib.parse import urlsplit
 from command_line import Parser, Span, not_negative, positive, positive_number, span
 
 ANSWER_TIMEOUT_S = 600.0
-PROGRESS_INTERVAL_S = 10.0
 
 
 @dataclass
@@ -190,15 +189,6 @@ def run_open(client: Client, workload: Workload, request_rate: float, load_secon
         thread.join()
 
 
-def report_progress(client: Client) -> None:
-    """A line now and then, for a person."""
-    start_s = time.perf_counter()
-    while True:
-        time.sleep(PROGRESS_INTERVAL_S)
-        elapsed_s = time.perf_counter() - start_s
-        print(f"[{elapsed_s:.0f} s] {len(client.outcomes)} requests answered", file=sys.stderr, flush=True)
-
-
 def percentile(values: Sequence[float], percent: float) -> float:
     """Linear between the two nearest values."""
     ordered = sorted(values)
@@ -307,7 +297,6 @@ def main() -> int:
         options.shared_prefix_tokens,
         options.vocab,
     )
-    threading.Thread(target=report_progress, args=(client,), daemon=True).start()
     start_s = time.perf_counter()
     if options.concurrency is not None:
         run_closed(client, workload, options.concurrency, options.load_seconds)

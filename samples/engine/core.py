@@ -224,6 +224,7 @@ class Engine:
         with self._state:
             return (
                 f"[{time.perf_counter() - self._started_s:.0f} s] {self.counters.steps} steps, "
+                f"{sum(self.finished.values())} requests done, "
                 f"{len(self.scheduler.running)} running, {len(self.scheduler.waiting)} waiting, "
                 f"KV cache {self.scheduler.pool.usage_ratio:.0%} in use, "
                 f"{self.counters.generation_tokens} tokens generated"
