@@ -120,3 +120,37 @@ def test_dynamo_is_not_imported_for_a_program_that_does_not(tmp_path: Path) -> N
     ended = run(tmp_path, program, window={"after_steps": 5, "after_s": 0})
     assert ended.stdout == bare.stdout
     assert ended.rows("window")
+
+
+def test_no_window_opens_where_dynamo_watches_every_call(tmp_path: Path) -> None:
+    program = f"""
+    import torch, torch._dynamo
+    from torch.profiler import record_function
+    from torch._dynamo.utils import counters
+    def step():
+        with record_function({DECODE!r}):
+            return torch.ones(2)
+    class Scope:
+        def __enter__(self):
+            self.annotation = record_function({DECODE!r})
+            self.annotation.__enter__()
+        def __exit__(self, *error):
+            self.annotation.__exit__(*error)
+    def scoped(x):
+        with Scope():
+            return x + 3
+    for _ in range(3):
+        step()
+    torch.compile(scoped, backend="eager")(torch.ones(3))
+    print(sorted(counters["frames"].items()), sorted(counters["stats"].items()))
+    step()
+    """
+    window = {"steps": 1, "after_steps": 1, "after_s": 0}
+    bare = run(tmp_path, program, agent=False, flags=("-W", "ignore"))
+    ended = run(tmp_path, program, window=window, flags=("-W", "ignore"))
+    assert bare.code == 0, bare.stderr
+    assert ended.stdout == bare.stdout
+    *_, watched, last = ended.rows("steps")
+    (opened,) = ended.rows("window")
+    assert opened["state"] == "saved"
+    assert watched["t1"] < opened["t0"] < last["t0"]

@@ -51,12 +51,13 @@ class Steps:
         self._torch = torch
         self._rows = agent.writer.buffer("steps")
         self._wake = agent.writer.wake
+        self._eval_frame_callback = _eval_frame_callback(torch)
         self._until_check = 0
         self._told: dict[str, object] | None = None
 
     def begin(self, name: str) -> tuple[int, int, bool]:
         """Begin a step; the result goes to `end`."""
-        if self.observers:
+        if self.observers and not self._dynamo_watches():
             for observer in list(self.observers):
                 try:
                     observer.step_begins(name)
@@ -74,7 +75,7 @@ class Steps:
         if self._until_check < 0:
             self._until_check = THREADS_CHECK_STEPS
             self._tell_threads()
-        if self.observers:
+        if self.observers and not self._dynamo_watches():
             for observer in list(self.observers):
                 try:
                     observer.step_ended(name, start_ns, end_ns)
@@ -90,6 +91,13 @@ class Steps:
         """Turn the hook off and record why."""
         self.failed = True
         self._agent.process.hook_failed(HOOK, error)
+
+    def _dynamo_watches(self) -> bool:
+        """Tell whether Dynamo looks into every function called here, as it does after a graph break.
+
+        What an observer calls, in torch and in the standard library, would be compiled.
+        """
+        return callable(self._eval_frame_callback())
 
     def _drop(self, observer: Observer, error: Exception) -> None:
         if observer in self.observers:
@@ -108,6 +116,12 @@ class Steps:
         if facts != self._told:
             self._told = facts
             self._agent.process.note("torch", **facts)
+
+
+def _eval_frame_callback(torch: Any) -> Callable[[], object]:
+    dynamo = getattr(torch._C, "_dynamo", None)
+    getter: Callable[[], object] | None = getattr(getattr(dynamo, "eval_frame", None), "get_eval_frame_callback", None)
+    return getter or (lambda: None)
 
 
 def device_kind(torch: Any) -> str:
