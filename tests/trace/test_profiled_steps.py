@@ -87,6 +87,13 @@ def test_known_and_unknown_work_do_not_mix() -> None:
     assert (matmul.flops, matmul.ns_with_model, matmul.ns) == (60, 300, 800)
 
 
+def test_operators_back_to_back_are_not_inside_each_other() -> None:
+    trace = TraceBuilder().step(decode_name(), 0, 1000)
+    trace.operator("aten::mm", 0, 500, *MM).operator("aten::mm", 500, 800, *MM)
+    matmul = of_kind(only(trace), "matmul")
+    assert (matmul.flops, matmul.ns_with_model) == (120, 800)
+
+
 def test_other_threads_annotations_and_python_frames_do_not_count() -> None:
     trace = TraceBuilder().step(decode_name(), 0, 1000).operator("aten::mm", 0, 400, *MM)
     trace.operator("aten::mm", 0, 900, *MM, tid=77)
