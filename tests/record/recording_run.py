@@ -32,6 +32,35 @@ def record_command(out: Path | None, program: Sequence[str | Path], *options: st
     return [*words, *(str(word) for word in program)]
 
 
+# A program's first lines: `deliveries()` counts signals as the kernel delivers them. Python's own handlers would run
+# once for two that come close together.
+COUNT_DELIVERIES = """
+import os, signal, sys, time
+wakeups, wakeup_writer = os.pipe()
+os.set_blocking(wakeups, False)
+os.set_blocking(wakeup_writer, False)
+signal.set_wakeup_fd(wakeup_writer)
+came = bytearray()
+
+def deliveries(number):
+    try:
+        came.extend(os.read(wakeups, 100))
+    except BlockingIOError:
+        pass
+    return came.count(number)
+
+def count_for_a_while(number):
+    signal.signal(number, lambda *_: None)
+    print("ready", flush=True)
+    while not deliveries(number):
+        time.sleep(0.01)
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end:
+        time.sleep(0.01)
+    return deliveries(number)
+"""
+
+
 @dataclass(frozen=True)
 class Finished:
     """A recording that ended, with everything it printed."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from recording_run import (
+    COUNT_DELIVERIES,
     Finished,
     environment,
     finish,
@@ -65,21 +66,14 @@ def test_sigterm_to_the_program_itself_is_recorded_as_its_end(tmp_path: Path) ->
     assert run.manifest["ended_ns"] > run.manifest["started_ns"]
 
 
-# Counts what it gets for a while after the first, so that a second one would be seen.
-COUNTING = """
-import os, signal, sys, time
-number = getattr(signal, sys.argv[1])
-came = []
-signal.signal(number, lambda *_: came.append(1))
-open("ready", "w").write(f"{os.getpid()}\\n")
-while not came:
-    time.sleep(0.01)
-end = time.monotonic() + 0.5
-while time.monotonic() < end:
-    time.sleep(0.01)
-open("count", "w").write(f"{len(came)}\\n")
+COUNTING = (
+    COUNT_DELIVERIES
+    + """
+print = lambda *_, **__: open("ready", "w").write(f"{os.getpid()}\\n")
+open("count", "w").write(f"{count_for_a_while(getattr(signal, sys.argv[1]))}\\n")
 sys.exit(7)
 """
+)
 
 
 def run_counting(tmp_path: Path, name: str, to_group: bool = False, to_program: bool = False) -> Finished:

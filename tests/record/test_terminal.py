@@ -9,23 +9,25 @@ import sys
 from pathlib import Path
 
 import pytest
-from recording_run import PATIENCE_S, environment, python, read_manifest, record_command, wait_for_text
+from recording_run import (
+    COUNT_DELIVERIES,
+    PATIENCE_S,
+    environment,
+    python,
+    read_manifest,
+    record_command,
+    wait_for_text,
+)
 
 pexpect = pytest.importorskip("pexpect")
 
-COUNT_INTERRUPTS = """
-import signal, sys, time
-came = []
-signal.signal(signal.SIGINT, lambda *_: came.append(1))
-print("ready", flush=True)
-while not came:
-    time.sleep(0.01)
-end = time.monotonic() + 0.5
-while time.monotonic() < end:
-    time.sleep(0.01)
-print(f"interrupts: {len(came)}", flush=True)
+COUNT_INTERRUPTS = (
+    COUNT_DELIVERIES
+    + """
+print(f"interrupts: {count_for_a_while(signal.SIGINT)}", flush=True)
 sys.exit(8)
 """
+)
 
 
 def spawn(tmp_path: Path, program: list[str]) -> pexpect.spawn:
@@ -97,12 +99,7 @@ def test_a_resized_terminal_reaches_the_program(tmp_path: Path) -> None:
 
 
 def test_closing_the_terminal_hangs_up_the_program(tmp_path: Path) -> None:
-    code = (
-        "import signal, time; came = []; signal.signal(signal.SIGHUP, lambda *_: came.append(1));"
-        "print('ready', flush=True)\n"
-        "while not came: time.sleep(0.01)\n"
-        "time.sleep(0.3); open('hangup', 'w').write(f'{len(came)}\\n')"
-    )
+    code = COUNT_DELIVERIES + "open('hangup', 'w').write(f'{count_for_a_while(signal.SIGHUP)}\\n')"
     words = record_command(tmp_path / "run.spyreprof", python(code))
     # by hand: pexpect would send signals of its own when it closes
     pid, terminal = pty.fork()
