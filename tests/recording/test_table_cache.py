@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from builders import SECOND, RecordingBuilder, decode_name
+from builders import RecordingBuilder, decode_name, prefill_name
 
 from spyreprof.recording.store import open_recording
 
@@ -30,13 +30,15 @@ def test_the_first_look_builds_the_cache_and_the_second_uses_it(path: Path, monk
     assert again.quality.counts["duplicate_steps"] == 1
 
 
-def test_large_times_beside_missing_ones_are_exact_from_the_cache_too(tmp_path: Path) -> None:
-    builder = RecordingBuilder(tmp_path / "old.spyreprof", start_ns=9_000_000 * SECOND, end_ns=9_100_000 * SECOND)
-    stamps = [9_007_199.254740995 + i * 2e-9 for i in range(20)]
-    path = builder.bench(input_lens=[1] * 21, start_times=[*stamps, None]).write()
-    built, from_cache = (open_recording(path).requests["arrival_ns"].tolist() for _ in range(2))
-    assert any(arrival % 2 for arrival in built[:-1])
-    assert from_cache[:-1] == built[:-1]
+def test_a_large_count_beside_a_missing_one_is_exact_from_the_cache_too(tmp_path: Path) -> None:
+    large = 2**53 + 1
+    builder = RecordingBuilder(tmp_path / "run.spyreprof")
+    builder.steps([(1, 2, prefill_name(q_k_sum=large)), (3, 4, "execute_context_1(1)_generation_0(0)")])
+    path = builder.write()
+    for _ in range(2):
+        sums = open_recording(path).steps["context_q_k_sum"]
+        assert sums.isna().tolist() == [False, True]
+        assert sums.iloc[0] == large
 
 
 def test_rows_appended_since_make_the_cache_stale(path: Path) -> None:
