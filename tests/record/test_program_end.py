@@ -20,6 +20,7 @@ from recording_run import (
     read_manifest,
     record,
     record_command,
+    slow_page,
     start,
     wait_for_text,
 )
@@ -77,14 +78,15 @@ sys.exit(7)
 
 
 def run_counting(tmp_path: Path, name: str, to_group: bool = False, to_program: bool = False) -> Finished:
-    process = start(tmp_path, python(COUNTING, name))
-    program = int(wait_for_text(tmp_path / "ready"))
-    number = getattr(signal, name)
-    if to_group:
-        os.killpg(process.pid, number)
-    else:
-        os.kill(program if to_program else process.pid, number)
-    return finish(process, tmp_path)
+    with slow_page() as url:
+        process = start(tmp_path, python(COUNTING, name), "--metrics-url", url)
+        program = int(wait_for_text(tmp_path / "ready"))
+        number = getattr(signal, name)
+        if to_group:
+            os.killpg(process.pid, number)
+        else:
+            os.kill(program if to_program else process.pid, number)
+        return finish(process, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGALRM"])
@@ -94,7 +96,7 @@ def test_a_signal_to_the_launcher_reaches_the_program_once(tmp_path: Path, name:
     assert run.code == 7
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGUSR1"])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
 def test_a_signal_to_the_whole_group_reaches_the_program_once(tmp_path: Path, name: str) -> None:
     run = run_counting(tmp_path, name, to_group=True)
     assert (tmp_path / "count").read_text() == "1\n"

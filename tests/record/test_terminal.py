@@ -16,6 +16,7 @@ from recording_run import (
     python,
     read_manifest,
     record_command,
+    slow_page,
     wait_for_text,
 )
 
@@ -30,8 +31,8 @@ sys.exit(8)
 )
 
 
-def spawn(tmp_path: Path, program: list[str]) -> pexpect.spawn:
-    words = record_command(tmp_path / "run.spyreprof", program)
+def spawn(tmp_path: Path, program: list[str], *options: str) -> pexpect.spawn:
+    words = record_command(tmp_path / "run.spyreprof", program, *options)
     return pexpect.spawn(
         words[0], words[1:], cwd=str(tmp_path), env=environment(), timeout=PATIENCE_S, encoding="utf-8"
     )
@@ -48,13 +49,14 @@ def shell(tmp_path: Path) -> pexpect.spawn:
 
 
 def test_ctrl_c_gives_the_program_exactly_one_interrupt(tmp_path: Path) -> None:
-    child = spawn(tmp_path, python(COUNT_INTERRUPTS))
-    child.expect_exact("ready")
-    child.sendintr()
-    child.expect(r"interrupts: (\d+)")
-    assert child.match[1] == "1"
-    child.expect(pexpect.EOF)
-    child.close()
+    with slow_page() as url:
+        child = spawn(tmp_path, python(COUNT_INTERRUPTS), "--metrics-url", url)
+        child.expect_exact("ready")
+        child.sendintr()
+        child.expect(r"interrupts: (\d+)")
+        assert child.match[1] == "1"
+        child.expect(pexpect.EOF)
+        child.close()
     assert child.exitstatus == 8
     assert read_manifest(tmp_path / "run.spyreprof")["interrupted"] is True
 
