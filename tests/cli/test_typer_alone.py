@@ -1,4 +1,4 @@
-"""Where nothing but Typer is installed, everything is recorded and nothing is analysed."""
+"""Where nothing but Typer is installed beside our wheel, everything is recorded and nothing is analysed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ import re
 import subprocess
 import sys
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
-from command_lines import run
+from command_lines import ROOT, run
+
+# found in the environment's site folder, not in this tree
+INSTALLED = {"PYTHONPATH": ""}
 
 
 def distributions(name: str, found: dict[str, importlib.metadata.Distribution]) -> None:
@@ -31,7 +35,9 @@ def distributions(name: str, found: dict[str, importlib.metadata.Distribution]) 
 
 @pytest.fixture(scope="module")
 def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment of its own with Typer, what Typer needs, and nothing else."""
+    """An environment of its own with our wheel, Typer, what Typer needs, and nothing else."""
+    pytest.importorskip("build")
+    pytest.importorskip("hatchling")
     folder = tmp_path_factory.mktemp("typer-alone")
     venv.create(folder, with_pip=False, symlinks=True)
     python = folder / "bin" / "python"
@@ -48,6 +54,13 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
             top = file.parts[0]
             if top not in {"..", "__pycache__"} and not (site / top).exists():
                 (site / top).symlink_to(Path(str(distribution.locate_file(top))))
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder / "dist", ROOT],
+        check=True, capture_output=True, timeout=120,
+    )  # fmt: skip
+    (wheel,) = (folder / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
     for path in site.iterdir():
         assert not path.name.startswith(("numpy", "pandas", "msgspec", "pyarrow", "torch", "textual"))
     return python
@@ -56,22 +69,34 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_program_is_recorded_packed_and_the_machine_is_described(tmp_path: Path, bare_python: Path) -> None:
     done = run(
         "record", "--no-calibrate", "--out", "r.spyreprof", "--", sys.executable, "-c", "raise SystemExit(3)",
-        cwd=tmp_path, python=bare_python,
+        cwd=tmp_path, python=bare_python, env=INSTALLED,
     )  # fmt: skip
     assert done.returncode == 3, done.stderr
     manifest = json.loads((tmp_path / "r.spyreprof" / "manifest.json").read_text())
     assert manifest["exit"] == {"code": 3}
+    # the agent came with the wheel, and into an interpreter other than ours
     assert len(manifest["processes"]) == 1
-    assert run("pack", "r.spyreprof", cwd=tmp_path, python=bare_python).stdout == "r.spyreprof.zip\n"
-    described = run("doctor", "--json", cwd=tmp_path, python=bare_python)
+    assert run("pack", "r.spyreprof", cwd=tmp_path, python=bare_python, env=INSTALLED).stdout == "r.spyreprof.zip\n"
+    described = run("doctor", "--json", cwd=tmp_path, python=bare_python, env=INSTALLED)
     assert described.returncode == 0
     states = {entry["name"]: entry["state"] for entry in json.loads(described.stdout)["capabilities"]}
     assert (states["python"], states["torch"]) == ("ok", "unavailable")
 
 
 def test_the_report_says_in_one_sentence_how_to_go_on(tmp_path: Path, bare_python: Path) -> None:
-    run("record", "--no-calibrate", "-q", "--out", "r.spyreprof", "--", "true", cwd=tmp_path, python=bare_python)
-    done = run("report", "r.spyreprof", cwd=tmp_path, python=bare_python)
+    run(
+        "record",
+        "--no-calibrate",
+        "-q",
+        "--out",
+        "r.spyreprof",
+        "--",
+        "true",
+        cwd=tmp_path,
+        python=bare_python,
+        env=INSTALLED,
+    )
+    done = run("report", "r.spyreprof", cwd=tmp_path, python=bare_python, env=INSTALLED)
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
@@ -79,7 +104,7 @@ def test_the_report_says_in_one_sentence_how_to_go_on(tmp_path: Path, bare_pytho
 
 
 def test_help_lists_all_verbs(tmp_path: Path, bare_python: Path) -> None:
-    done = run("--help", cwd=tmp_path, python=bare_python)
+    done = run("--help", cwd=tmp_path, python=bare_python, env=INSTALLED)
     assert done.returncode == 0
     for verb in ("record", "report", "doctor", "pack", "demo", "schema"):
         assert f"  {verb} " in done.stdout
