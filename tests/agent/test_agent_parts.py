@@ -1,0 +1,165 @@
+"""The agent's pure parts: encoding of rows, step names, and when a window opens."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from agent_program import BOOT, DECODE, PREFILL
+from hypothesis import given
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(BOOT))
+from _spyreprof.rows import encode, encode_step
+from _spyreprof.step_names import PREFIXES, is_step, kind_of
+from _spyreprof.window_policy import WindowPolicy, WindowSettings
+
+sys.path.remove(str(BOOT))
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+
+@given(st.dictionaries(st.text(), VALUES))
+def test_rows_are_the_json_that_the_standard_library_reads(row: dict[str, object]) -> None:
+    line = encode(row)
+    assert line.isascii()
+    assert "\n" not in line
+    assert json.loads(line) == row
+
+
+def test_a_number_that_is_none_is_written_as_missing() -> None:
+    assert encode({"a": float("nan"), "b": float("inf")}) == '{"a":null,"b":null}'
+
+
+def test_a_lone_surrogate_survives_and_other_types_are_refused() -> None:
+    assert json.loads(encode({"path": "/tmp/\udcff"})) == {"path": "/tmp/\udcff"}
+    with pytest.raises(TypeError):
+        encode({"a": object()})
+
+
+def test_step_rows_leave_out_what_did_not_happen() -> None:
+    assert json.loads(encode_step((1, 2, DECODE, 0, False))) == {"t0": 1, "t1": 2, "n": DECODE}
+    assert json.loads(encode_step((1, 2, DECODE, 3, True))) == {"t0": 1, "t1": 2, "n": DECODE, "c": 3, "p": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        (DECODE, "generation"),
+        (PREFILL, "context"),
+        ("execute_context_0(0)_generation_5(5)", "generation"),
+        ("execute_context_2(300)_generation_5(5)", "context"),
+        ("execute_new_0_cached_3", "generation"),
+        ("execute_new_1_cached_3", "context"),
+        ("step[DECODE bs=16]", "generation"),
+        ("step[EXTEND bs=2 toks=4096]", "context"),
+        ("step[DECODE bs=2 g_sqsq=2 g_sqsk=30 g_sk=30]", "generation"),
+        ("step[MIXED bs=2 c=1 g=1 c_sq=5 c_sk=8 c_sqsq=25 c_sqsk=40 g_sq=1 g_sk=12 g_sqsq=1 g_sqsk=12]", "context"),
+        ("execute_context_2(300)_generation_5(5) and more", None),
+        ("execute_context_2(300)_generation_5(5)\n", None),
+        ("execute_model", None),
+        ("step[DECODE bs=two]", None),
+        ("step[secret bs=2]", None),
+    ],
+)
+def test_names_are_steps_only_when_an_engine_spells_them_so(name: str, kind: str | None) -> None:
+    assert kind_of(name) == kind
+    assert bool(is_step(name)) == (kind is not None)
+    if kind is not None:
+        assert name.startswith(PREFIXES)
+
+
+MS = 1_000_000
+
+
+def policy_after(past_steps: int, step_ms: int = 10, **settings: float) -> tuple[WindowPolicy, int]:
+    policy = WindowPolicy(WindowSettings.chosen(dict(settings)))
+    for number in range(past_steps):
+        policy.step_ended("generation", number * 10 * MS, (number * 10 + step_ms) * MS, compiles=0)
+    return policy, past_steps * 10 * MS
+
+
+def test_no_window_before_both_the_steps_and_the_time_of_warming_up() -> None:
+    policy, now_ns = policy_after(499, after_steps=20, after_s=5)
+    assert policy.steps_wanted("generation", now_ns) == (0, None)
+    policy, now_ns = policy_after(500, after_steps=20, after_s=5)
+    assert policy.steps_wanted("generation", now_ns) == (1, None)
+    policy, now_ns = policy_after(500, after_steps=501, after_s=5)
+    assert policy.steps_wanted("generation", now_ns) == (0, None)
+
+
+def test_no_window_soon_after_a_compilation() -> None:
+    policy, now_ns = policy_after(500)
+    policy.step_ended("generation", now_ns, now_ns + 10 * MS, compiles=1)
+    for _ in range(9):
+        assert policy.steps_wanted("generation", now_ns) == (0, None)
+        policy.step_ended("generation", now_ns, now_ns + 10 * MS, compiles=1)
+    policy.step_ended("generation", now_ns, now_ns + 10 * MS, compiles=1)
+    assert policy.steps_wanted("generation", now_ns) == (1, None)
+
+
+def test_a_kind_of_step_that_was_not_seen_is_not_waited_for_by_the_other() -> None:
+    policy, now_ns = policy_after(500)
+    assert policy.steps_wanted("context", now_ns) == (0, None)
+    assert policy.steps_wanted("generation", now_ns) == (1, None)
+
+
+def test_the_first_window_counts_and_the_second_fits() -> None:
+    policy, now_ns = policy_after(500, operators=1000, steps=4)
+    policy.opened("generation", now_ns)
+    assert policy.steps_wanted("generation", now_ns) == (0, None)  # not yet counted
+    assert policy.closed("generation", 1, 400, now_ns) is None
+    assert policy.steps_wanted("generation", now_ns) == (2, None)
+    policy.opened("generation", now_ns)
+    assert policy.closed("generation", 2, 800, now_ns) is None
+    assert policy.steps_wanted("generation", now_ns + 60_000 * MS) == (0, None)
+
+
+def test_a_window_that_recorded_nothing_is_tried_again() -> None:
+    policy, now_ns = policy_after(500)
+    policy.opened("generation", now_ns)
+    assert policy.closed("generation", 0, None, now_ns) is None
+    later_ns = now_ns + 5_000 * MS
+    assert policy.steps_wanted("generation", now_ns) == (0, None)
+    assert policy.steps_wanted("generation", later_ns) == (1, None)
+
+
+def test_the_other_kind_rests_and_all_is_done_in_the_end() -> None:
+    policy, now_ns = policy_after(500, steps=1, between_s=5)
+    for number in range(3):
+        policy.step_ended("context", now_ns, now_ns + number * MS, compiles=0)
+    policy.opened("generation", now_ns)
+    assert policy.closed("generation", 1, 50, now_ns) is None
+    assert policy.steps_wanted("context", now_ns + 4_999 * MS) == (0, None)
+    assert policy.steps_wanted("context", now_ns + 5_000 * MS) == (1, None)
+    policy.opened("context", now_ns)
+    assert not policy.done()
+    policy.closed("context", 1, 50, now_ns)
+    assert policy.done()
+
+
+def test_long_steps_are_refused_once_in_words_and_recorded_when_they_got_short() -> None:
+    policy, now_ns = policy_after(500, step_ms=600)
+    assert policy.steps_wanted("generation", now_ns) == (0, "recent steps are longer than 0.5 s")
+    assert policy.steps_wanted("generation", now_ns) == (0, None)
+    for _ in range(3):
+        policy.step_ended("generation", now_ns, now_ns + 10 * MS, compiles=0)
+    assert policy.steps_wanted("generation", now_ns) == (1, None)
+
+
+def test_settings_that_are_no_numbers_are_left_at_their_defaults() -> None:
+    chosen = WindowSettings.chosen(
+        {"steps": "4; rm", "operators": None, "max_step_s": 0.1, "other": 3, "after_s": True}
+    )
+    assert chosen == WindowSettings(max_step_s=0.1)
+
+
+def test_every_module_of_the_agent_is_short() -> None:
+    for path in Path(BOOT).rglob("*.py"):
+        assert len(path.read_text().splitlines()) < 400, path
