@@ -116,7 +116,7 @@ def _phase(facts: Facts, verdict: Verdict, side: Side, rules: RuleBook, book: Ev
         share=share,
         evidence=tuple(evidence),
         against=_against(verdict, *rule.false_positive_notes) if largest else rule.false_positive_notes,
-        advice=_concurrency_advice(facts) if (side, bound.resource) == ("decode", "memory_bandwidth") else (),
+        advice=_concurrency_advice(facts) if verdict.primary == "decode_bandwidth_bound" and side == "decode" else (),
     )
 
 

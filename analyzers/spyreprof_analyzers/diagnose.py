@@ -53,8 +53,9 @@ def diagnose(inputs: AnalysisInputs, rules: RuleBook, targets: Targets) -> Diagn
     if everything is None or len(everything) < 2:
         return _nothing_to_judge(inputs, book)
     window = steady_window(everything, inputs, rules)
-    profiles = _profiles(inputs)
-    facts = _facts(inputs, everything, window, profiles, rules, book)
+    steps = _steps_of(everything, window, inputs)
+    profiles = _profiles(inputs, steps)
+    facts = _facts(inputs, steps, window, profiles, rules, book)
     verdict = decide(facts, rules, book)
     _open_questions(inputs, facts, book)
     return Diagnosis(
@@ -71,13 +72,12 @@ def diagnose(inputs: AnalysisInputs, rules: RuleBook, targets: Targets) -> Diagn
 
 def _facts(
     inputs: AnalysisInputs,
-    everything: EngineSteps,
+    steps: EngineSteps,
     window: SteadyWindow,
     profiles: dict[Side, PhaseProfile | None],
     rules: RuleBook,
     book: EvidenceBook,
 ) -> Facts:
-    steps = _steps_of(everything, window, inputs)
     seen = gauges(inputs.counters, inputs.recording_end_ns)
     in_span = seen.within(window) if seen is not None else None
     log = request_log(inputs.requests)
@@ -125,14 +125,13 @@ def _steps_of(everything: EngineSteps, window: SteadyWindow, inputs: AnalysisInp
     return everything.where(keep)
 
 
-def _profiles(inputs: AnalysisInputs) -> dict[Side, PhaseProfile | None]:
+def _profiles(inputs: AnalysisInputs, steps: EngineSteps) -> dict[Side, PhaseProfile | None]:
     """Profiled steps by side. A mixed step's matmuls are sized by its prompt tokens, so it counts as prefill."""
-    return {
-        "prefill": phase_profile(step for step in inputs.profiled_steps if (step.context_tokens or 0) > 0),
-        "decode": phase_profile(
-            step for step in inputs.profiled_steps if step.context_tokens == 0 and (step.generation_requests or 0) > 0
-        ),
-    }
+    prefill = [step for step in inputs.profiled_steps if (step.context_tokens or 0) > 0]
+    decode = [
+        step for step in inputs.profiled_steps if step.context_tokens == 0 and (step.generation_requests or 0) > 0
+    ]
+    return {"prefill": phase_profile(prefill, steps), "decode": phase_profile(decode, steps)}
 
 
 def _splits(

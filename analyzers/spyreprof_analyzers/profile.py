@@ -1,5 +1,8 @@
 """What the profiled steps say about a phase: where a step's time goes, and how hard matmuls worked.
 
+A profiler slows a step down, and a window of few steps may fall on a slow moment. So the trace gives shares of a step
+and its FLOPs and bytes; the time comes from the many steps of the same shape that ran without a profiler.
+
 A step's time is cut into resources. On a CPU device the operators themselves are the device work; the host share is
 the time between operators plus a measured dispatch cost for each operator. On an accelerator the device work is
 the union of its kernels, and the host share is the rest of the step.
@@ -10,10 +13,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from spyreprof.trace.profiled import ProfiledStep
+    from spyreprof_analyzers.engine_steps import EngineSteps
+
+# Unprofiled steps of the same shape that make a usual duration, and how near prompt tokens must be.
+MIN_USUAL_STEPS = 5
+SHAPE_TOLERANCE = 0.1
 
 # Operators that do the work which a roofline speaks about.
 ROOFLINE_KINDS = ("matmul", "attention")
@@ -23,15 +33,16 @@ ROOFLINE_KINDS = ("matmul", "attention")
 class PhaseProfile:
     """Sums over the profiled steps of one phase. All times in nanoseconds.
 
-    `roofline_ns` is time inside matmul and attention operators whose FLOPs and bytes are known;
-    `roofline_unknown_ns` the time of those without. `device_busy_ns` is None on a CPU device.
+    `roofline_ns` is time inside matmul and attention operators whose FLOPs and bytes are known, at the speed of the
+    unprofiled steps; `usual_steps` says how many profiled steps had such steps to compare with. `device_busy_ns` is
+    None on a CPU device.
     """
 
     steps: int
     step_ns: int
     kind_ns: dict[str, int]
     roofline_ns: int
-    roofline_unknown_ns: int
+    usual_steps: int
     flops: int
     bytes: int
     gap_ns: int
@@ -55,19 +66,26 @@ class StepSplit:
         return 1.0 - self.unassigned
 
 
-def phase_profile(steps: Iterable[ProfiledStep]) -> PhaseProfile | None:
-    """Add up profiled steps; None when there are none."""
+def phase_profile(steps: Iterable[ProfiledStep], unprofiled: EngineSteps) -> PhaseProfile | None:
+    """Add up profiled steps; None when there are none.
+
+    Args:
+        steps: profiled steps of one phase.
+        unprofiled: the window's other steps, for the usual duration of a step of the same shape.
+    """
     chosen = list(steps)
     if not chosen:
         return None
     kind_ns: dict[str, int] = {}
-    roofline_ns = roofline_unknown_ns = flops = moved = 0
+    roofline_ns = flops = moved = usual_steps = 0
     for step in chosen:
+        usual_ns = usual_step_ns(step, unprofiled)
+        usual_steps += usual_ns is not None
+        scale = _to_usual_speed(step, usual_ns)
         for operator in step.operators:
             kind_ns[operator.kind] = kind_ns.get(operator.kind, 0) + operator.ns
             if operator.kind in ROOFLINE_KINDS:
-                roofline_ns += operator.ns_with_model
-                roofline_unknown_ns += operator.ns - operator.ns_with_model
+                roofline_ns += int(operator.ns_with_model * scale)
                 flops += operator.flops or 0
                 moved += operator.bytes or 0
     busy = [step.device_busy_ns for step in chosen if step.device_busy_ns is not None]
@@ -76,13 +94,39 @@ def phase_profile(steps: Iterable[ProfiledStep]) -> PhaseProfile | None:
         step_ns=sum(step.end_ns - step.start_ns for step in chosen),
         kind_ns=kind_ns,
         roofline_ns=roofline_ns,
-        roofline_unknown_ns=roofline_unknown_ns,
+        usual_steps=usual_steps,
         flops=flops,
         bytes=moved,
         gap_ns=sum(step.gap_ns for step in chosen),
         operators=sum(step.operator_count for step in chosen),
         device_busy_ns=sum(busy) if len(busy) == len(chosen) else None,
     )
+
+
+def usual_step_ns(step: ProfiledStep, unprofiled: EngineSteps) -> int | None:
+    """Median duration of unprofiled steps with as many decodes and nearly as many prompt tokens."""
+    if step.context_tokens is None or step.generation_requests is None:
+        return None
+    near = np.abs(unprofiled.context_tokens - step.context_tokens) <= SHAPE_TOLERANCE * step.context_tokens
+    same = near & (unprofiled.generation_requests == step.generation_requests)
+    if int(same.sum()) < MIN_USUAL_STEPS:
+        return None
+    return int(np.median(unprofiled.duration_ns[same]))
+
+
+def _to_usual_speed(step: ProfiledStep, usual_ns: int | None) -> float:
+    """Factor that brings operator time of a profiled step to the speed of usual steps.
+
+    What a profiled step takes longer falls on the time between operators first, where a profiler costs; only what is
+    left was a slower machine.
+    """
+    length = step.end_ns - step.start_ns
+    if usual_ns is None or length <= 0:
+        return 1.0
+    if usual_ns >= length:
+        return usual_ns / length
+    work = max(length - step.gap_ns, 1)
+    return min(usual_ns / work, 1.0)
 
 
 def step_split(

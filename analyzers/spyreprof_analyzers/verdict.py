@@ -158,6 +158,8 @@ def _close_calls(primary: BoundClass, facts: Facts, rules: RuleBook) -> list[str
         high = rules["SPY-GEN-003"].threshold("high_use")
         if max(use.values()) < high + CLOSE_USE:
             calls.append("the peak use is close to its threshold")
+        if max(use.values()) > 1.0 + CLOSE_USE:
+            calls.append("more than the measured peak was reached: the machine was busy when it was measured")
     if primary == "queue_bound" and facts.admission is not None:
         limit = rules["SPY-QUE-001"].threshold("blocked_share")
         if facts.admission.blocked_share < limit + CLOSE_SHARES:

@@ -152,6 +152,23 @@ def test_a_tampered_model_size_silences_the_engine_and_does_not_raise_confidence
     assert small.verdict.primary == "decode_bandwidth_bound"
 
 
+def test_a_window_on_a_slow_moment_is_judged_at_the_speed_of_the_other_steps() -> None:
+    """Profiled steps that took twice as long as their like: the machine was busy just then."""
+    plain = decode_run()
+    slow = tuple(
+        replace(
+            step,
+            end_ns=2 * step.end_ns - step.start_ns,
+            gap_ns=2 * step.gap_ns,
+            operators=tuple(replace(o, ns=2 * o.ns, ns_with_model=2 * o.ns_with_model) for o in step.operators),
+        )
+        for step in plain.profiled_steps
+    )
+    use = {u.resource: u.use_ratio for u in next(p for p in diagnose(plain).phases if p.phase == "decode").peak_use}
+    busy = next(p for p in diagnose(replace(plain, profiled_steps=slow)).phases if p.phase == "decode")
+    assert {u.resource: u.use_ratio for u in busy.peak_use} == pytest.approx(use, rel=0.1)
+
+
 def test_few_steps_never_give_high_confidence() -> None:
     engine = Engine(fixed_ns=60 * MS)
     run = replay(engine, one_after_another(4, 8, 24))
@@ -194,6 +211,14 @@ def test_a_bound_close_to_its_threshold_is_not_high_confidence() -> None:
     engine, run = decode_alone()
     shown = profiled(run, phase="decode", compute_use=0.05, bandwidth_use=0.42)
     assert diagnose(inputs(run, engine, profiled_steps=shown)).verdict.confidence == "medium"
+
+
+def test_more_than_the_peak_means_that_the_peak_is_wrong_and_lowers_confidence() -> None:
+    engine, run = decode_alone()
+    shown = profiled(run, phase="decode", compute_use=0.05, bandwidth_use=1.2)
+    verdict = diagnose(inputs(run, engine, profiled_steps=shown)).verdict
+    assert verdict.confidence == "medium"
+    assert any("busy when it was measured" in reason for reason in verdict.confidence_reasons)
 
 
 def test_steps_that_pass_outside_operators_are_host_bound() -> None:
