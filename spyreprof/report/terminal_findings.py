@@ -27,13 +27,8 @@ def command_to_test(run: Run, advice: Advice) -> list[str]:
     command = None
     if run.command_complete and run.command_redacted:
         command = _shell_words(run.command_redacted)
-    arguments = [] if is_by_hand(advice) else _shell_words(advice.test_arguments) or [advice.test_arguments]
+    arguments = _shell_words(advice.test_arguments) or []
     return ["spyreprof", "record", "--", *_without(command or [_YOUR_COMMAND], arguments), *arguments]
-
-
-def is_by_hand(advice: Advice) -> bool:
-    """Whether the test is something to do by hand, such as more clients, instead of options of the program."""
-    return not advice.test_arguments.startswith("-")
 
 
 def _without(command: list[str], arguments: list[str]) -> list[str]:
@@ -111,8 +106,8 @@ def _advice(page: Page, run: Run, advice: Advice) -> None:
     for index, condition in enumerate(advice.preconditions):
         page.labelled("Precondition" if index == 0 else "", condition, indent=2)
     page.command("Test command", command_to_test(run, advice), indent=2)
-    if is_by_hand(advice) and advice.test_arguments:
-        page.labelled("", advice.test_arguments, indent=2)
+    if advice.test_note:
+        page.labelled("", advice.test_note, indent=2)
     page.labelled("Refuted if", advice.refuted_if, indent=2)
 
 

@@ -301,3 +301,20 @@ def test_the_programs_choice_of_kineto_log_level_is_kept(tmp_path: Path) -> None
     chosen = run(tmp_path, program, window=SOON, environment={"KINETO_LOG_LEVEL": "0"})
     assert chosen.stdout == "0\n"
     assert "profiler_start" in chosen.stderr
+
+
+def test_an_accelerator_build_of_torch_is_profiled_on_a_machine_without_the_device(tmp_path: Path) -> None:
+    """The usual torch wheel is a CUDA build; on a CPU-only machine there is no device whose events could be missed."""
+    if Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists():
+        pytest.skip("this machine has the device")
+    build = tmp_path / "build"
+    build.mkdir()
+    (build / "sitecustomize.py").write_text("import torch\ntorch.version.cuda = '13.0'\n", encoding="ascii")
+    finished = run(
+        tmp_path,
+        HEAD + "    until_rows(1, lambda: step(DECODE))\n",
+        window=EAGER_WINDOWS,
+        paths=(build,),
+    )
+    assert finished.code == 0, finished.stderr
+    assert finished.rows("window")[0]["state"] == "saved"

@@ -226,10 +226,10 @@ def test_a_setting_that_the_command_already_has_is_replaced(old: str) -> None:
 
 
 def test_a_test_by_hand_stands_beside_the_command_and_not_in_it() -> None:
-    advice = msgspec.structs.replace(BATCH_ADVICE, test_arguments="(with 2 concurrent clients)")
+    advice = msgspec.structs.replace(BATCH_ADVICE, test_arguments="", test_note="with 2 concurrent clients")
     finding = msgspec.structs.replace(FINDINGS[0], advice=(advice,))
     drawn = render(finished_report(findings=(finding,)), 120)
-    assert "record -- python samples/serve.py --scenario decode --seed 7\n               (with 2 concurrent" in drawn
+    assert "record -- python samples/serve.py --scenario decode --seed 7\n               with 2 concurrent" in drawn
 
 
 def test_a_share_that_the_text_names_is_not_repeated() -> None:

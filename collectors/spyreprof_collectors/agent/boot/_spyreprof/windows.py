@@ -26,6 +26,12 @@ HOOK = "torch.profiler"
 KINETO_LOG_LEVEL = "KINETO_LOG_LEVEL"
 # Kineto prints two lines per window below this level; it reads the level once, when the process's first opens.
 _SILENT = "99"
+# Attribute of torch.version -> device files of a build's accelerators; /dev/dxg is a GPU under WSL.
+_DEVICE_FILES = {
+    "cuda": ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg"),
+    "hip": ("/dev/kfd",),
+    "xpu": ("/dev/dri",),
+}
 # A window whose steps never come is closed from the flusher, so that it cannot grow without bound.
 _PATIENCE_S = 5.0
 # After so many windows in a row that the program's own profiler cut short, no further one is tried.
@@ -168,10 +174,10 @@ class Windows:
     def _warm_up(self) -> None:
         """Bring Kineto up with an empty window, while that is known to be harmless.
 
-        Kineto decides once per process whether it will see a device: with an accelerator build that must not be
-        decided here.
+        Kineto decides once per process whether it will see a device: with an accelerator within reach that must not
+        be decided here.
         """
-        if accelerator_build(self._torch) or not _in_main_thread():
+        if accelerator_within_reach(self._torch) or not _in_main_thread():
             return
         chosen = os.environ.get(KINETO_LOG_LEVEL)
         if chosen is None:
@@ -215,7 +221,7 @@ class Windows:
     def _device(self) -> tuple[str | None, str | None]:
         """Name the device to record beside the CPU, or the reason to record nothing."""
         kind = device_kind(self._torch)
-        if kind == "cpu" and accelerator_build(self._torch):
+        if kind == "cpu" and accelerator_within_reach(self._torch):
             return None, (
                 "the program has not brought up its accelerator; a window of the CPU alone would hide the device "
                 "from the program's own windows later"
@@ -278,7 +284,13 @@ def _in_main_thread() -> bool:
     return threading.get_ident() == threading.main_thread().ident
 
 
-def accelerator_build(torch: Any) -> bool:
-    """Tell whether this torch was built for CUDA, ROCm or XPU."""
+def accelerator_within_reach(torch: Any) -> bool:
+    """Tell whether this torch was built for an accelerator of which the machine shows a device file.
+
+    The usual torch wheel is a CUDA build, on machines without a GPU too; there Kineto has no device to miss.
+    """
     version = torch.version
-    return any(getattr(version, name, None) is not None for name in ("cuda", "hip", "xpu"))
+    return any(
+        getattr(version, name, None) is not None and any(os.path.exists(path) for path in paths)
+        for name, paths in _DEVICE_FILES.items()
+    )
