@@ -1,0 +1,245 @@
+"""What recording costs the recorded program, per step.
+
+    python bench/record_overhead.py [--rounds 15] [--step-ms 50] [--json]
+
+Three parts. (a) The hook: the enter and exit of a step annotation with the agent and without, interleaved in one
+process, and the row that the flusher thread writes for it. (b) The claim: microseconds per step over a step time.
+(c) The ratio: step times of a small decode loop with and without the agent, interleaved, beside the ratio of the
+loop to itself. A ratio within that noise floor says nothing; the claim rests on (a).
+
+Needs torch. The aim is at most 10 µs and 20 ns per scheduled request for each step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+BOOT = Path(__file__).resolve().parents[1] / "collectors" / "spyreprof_collectors" / "agent" / "boot"
+REQUESTS = (1, 16, 64)
+CALLS_PER_ROUND = 4000
+ROWS_PER_FLUSH = 1000
+# A window that is always due and never opens: the dearest state that a step finds the agent in.
+NEVER = {"window": {"after_steps": 1_000_000_000}}
+LAYERS, WIDTH = 6, 512
+AIM_US, AIM_PER_REQUEST_NS = 10.0, 20.0
+
+
+def main() -> None:
+    """Measure in a process of its own, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--step-ms", type=float, default=50.0, help="step time that the claim is made for")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        json.dump(measure(options.rounds), sys.stdout)
+        return
+    result = measured(options.rounds)
+    result["claim"] = claim(result, options.step_ms)
+    if options.json:
+        print(json.dumps(result, indent=2))
+    else:
+        print_tables(result)
+
+
+def measured(rounds: int) -> dict[str, Any]:
+    """Run `measure` twice in processes with the agent: without a profiler window to wait for, and with one."""
+    results = {}
+    for name, agent_options in (("no window", {"window": None}), ("window pending", NEVER)):
+        with tempfile.TemporaryDirectory(prefix="spyreprof-bench-") as folder:
+            (Path(folder) / "shards").mkdir()
+            environment = {
+                **os.environ,
+                "PYTHONPATH": str(BOOT),
+                "SPYREPROF_DIR": folder,
+                "SPYREPROF_OPTIONS": json.dumps(agent_options),
+            }
+            command = [sys.executable, __file__, "--measure", "--rounds", str(rounds)]
+            results[name] = json.loads(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
+    return {"states": results, "load_average": os.getloadavg()[0], "rounds": rounds}
+
+
+def measure(rounds: int) -> dict[str, Any]:
+    """Measure in this process, into which the agent was installed at start-up."""
+    import torch
+
+    switch = Switch(torch)
+    torch.set_num_threads(1)
+    names = {str(requests): step_name(requests) for requests in REQUESTS}
+    hooks = {key: hook_cost(torch, switch, name, rounds) for key, name in (*names.items(), ("other", "forward"))}
+    return {
+        "torch": torch.__version__,
+        "hooks": hooks,
+        "row_us": row_cost(rounds),
+        "loop": loop_ratio(torch, switch, rounds),
+    }
+
+
+class Switch:
+    """Takes the agent's methods off `record_function` and puts them back."""
+
+    def __init__(self, torch: Any) -> None:
+        self.owner = torch.autograd.profiler.record_function
+        self.hooked = (self.owner.__enter__, self.owner.__exit__)
+        self.bare = tuple(method.__wrapped__ for method in self.hooked)
+
+    def set(self, hooked: bool) -> None:
+        """Switch to the hooked methods, or to torch's own."""
+        self.owner.__enter__, self.owner.__exit__ = self.hooked if hooked else self.bare
+
+
+def step_name(requests: int) -> str:
+    """A mixed step's name in vLLM's detailed grammar."""
+    return (
+        f"execute_{64 + requests}_context_1(sq64sk64sqsq4096sqsk4096)"
+        f"_generation_{requests}(sq{requests}sk{1000 * requests}sqsq{requests}sqsk{1000 * requests})"
+    )
+
+
+def hook_cost(torch: Any, switch: Switch, name: str, rounds: int) -> dict[str, float]:
+    """Microseconds of one annotation: bare, bare once more, and with the agent, in turns."""
+    annotation = torch.profiler.record_function
+
+    def once() -> float:
+        start_ns = time.perf_counter_ns()
+        for _ in range(CALLS_PER_ROUND):
+            with annotation(name):
+                pass
+        return (time.perf_counter_ns() - start_ns) / CALLS_PER_ROUND / 1000
+
+    times: dict[str, list[float]] = {"bare": [], "bare_again": [], "agent": []}
+    for _ in range(rounds):
+        for key in times:
+            switch.set(key == "agent")
+            times[key].append(once())
+    switch.set(True)
+    result = {}
+    for key, values in times.items():
+        result[f"{key}_min_us"] = min(values)
+        result[f"{key}_median_us"] = statistics.median(values)
+    return result
+
+
+def row_cost(rounds: int) -> dict[str, float]:
+    """Microseconds that the flusher thread spends on a step row: encoding, and its part of one append."""
+    from _spyreprof.install import install
+
+    agent = install("bench")
+    assert agent is not None
+    agent.writer.before_fork()  # the flusher must not take the rows first
+    rows = agent.writer.buffer("steps")
+    times = []
+    for _ in range(rounds):
+        rows.extend([(10**12, 10**12 + 1, step_name(16), 0, False)] * ROWS_PER_FLUSH)
+        start_ns = time.perf_counter_ns()
+        agent.writer.flush()
+        times.append((time.perf_counter_ns() - start_ns) / ROWS_PER_FLUSH / 1000)
+    return {"min_us": min(times), "median_us": statistics.median(times)}
+
+
+def loop_ratio(torch: Any, switch: Switch, rounds: int) -> dict[str, float]:
+    """Ratios of the step time of a small decode loop: with the agent over bare, and bare over bare."""
+    layers = [torch.randn(WIDTH, 4 * WIDTH) for _ in range(LAYERS)]
+    back = [torch.randn(4 * WIDTH, WIDTH) for _ in range(LAYERS)]
+    name = step_name(16)
+
+    def steps() -> float:
+        start_ns = time.perf_counter_ns()
+        for _ in range(100):
+            with torch.profiler.record_function(name):
+                x = torch.ones(1, WIDTH)
+                for up, down in zip(layers, back, strict=True):
+                    x = torch.nn.functional.layer_norm(x + torch.relu(x @ up) @ down, (WIDTH,))
+        return (time.perf_counter_ns() - start_ns) / 100 / 1000
+
+    agent, noise, step_us = [], [], []
+    with torch.inference_mode():
+        steps()
+        for number in range(rounds):
+            times = {}
+            keys = ["bare", "agent", "bare_again"]
+            for key in keys[number % 3 :] + keys[: number % 3]:
+                switch.set(key == "agent")
+                times[key] = steps()
+            step_us.append(times["bare"])
+            agent.append(times["agent"] / times["bare"])
+            noise.append(times["bare_again"] / times["bare"])
+    switch.set(True)
+    return {
+        "step_median_us": statistics.median(step_us),
+        "agent_median": statistics.median(agent),
+        "agent_min": min(agent),
+        "agent_max": max(agent),
+        "noise_median": statistics.median(noise),
+        "noise_min": min(noise),
+        "noise_max": max(noise),
+    }
+
+
+def claim(result: dict[str, Any], step_ms: float) -> dict[str, float]:
+    """The cost of a step in its dearest state, by medians: fixed, per scheduled request, and as part of a step."""
+    state = result["states"]["window pending"]
+    added = {
+        requests: state["hooks"][str(requests)]["agent_median_us"] - state["hooks"][str(requests)]["bare_median_us"]
+        for requests in REQUESTS
+    }
+    low, high = REQUESTS[0], REQUESTS[-1]
+    per_request_ns = (added[high] - added[low]) / (high - low) * 1000
+    step_us = max(added.values()) + state["row_us"]["median_us"]
+    return {
+        "hook_us": max(added.values()),
+        "per_request_ns": per_request_ns,
+        "row_us": state["row_us"]["median_us"],
+        "step_us": step_us,
+        "step_ms": step_ms,
+        "ratio": step_us / (step_ms * 1000),
+        "aim_us": AIM_US,
+        "aim_per_request_ns": AIM_PER_REQUEST_NS,
+    }
+
+
+def print_tables(result: dict[str, Any]) -> None:
+    """Print the three parts."""
+    for state, values in result["states"].items():
+        print(
+            f"\n(a) one annotation, {state}; µs, {result['rounds']} rounds of {CALLS_PER_ROUND}, torch {values['torch']}"
+        )
+        print(f"{'annotation':>22} {'bare':>14} {'bare again':>14} {'agent':>14} {'added':>14}   (min / median)")
+        for key, row in values["hooks"].items():
+            label = "not a step" if key == "other" else f"step of {key} requests"
+            added = [row[f"agent_{which}_us"] - row[f"bare_{which}_us"] for which in ("min", "median")]
+            cells = [
+                f"{row[f'{column}_min_us']:6.2f} /{row[f'{column}_median_us']:6.2f}"
+                for column in ("bare", "bare_again", "agent")
+            ]
+            print(f"{label:>22} {cells[0]:>14} {cells[1]:>14} {cells[2]:>14} {added[0]:6.2f} /{added[1]:6.2f}")
+        row = values["row_us"]
+        print(f"{'row, in the flusher':>22} {'':>14} {'':>14} {row['min_us']:6.2f} /{row['median_us']:6.2f}")
+    stated = result["claim"]
+    print(
+        f"\n(b) {stated['hook_us']:.1f} µs in the step's thread ({stated['per_request_ns']:+.1f} ns per request) and "
+        f"{stated['row_us']:.1f} µs in the flusher: {stated['ratio']:.4%} of a step of {stated['step_ms']:g} ms. "
+        f"Aim: {AIM_US:g} µs and {AIM_PER_REQUEST_NS:g} ns per request."
+    )
+    for state, values in result["states"].items():
+        loop = values["loop"]
+        print(
+            f"(c) {state}: step time with the agent over bare {loop['agent_median']:.3f} "
+            f"[{loop['agent_min']:.3f}, {loop['agent_max']:.3f}]; bare over bare {loop['noise_median']:.3f} "
+            f"[{loop['noise_min']:.3f}, {loop['noise_max']:.3f}]; a step takes {loop['step_median_us']:.0f} µs"
+        )
+    print(f"load average at the end: {result['load_average']:.2f}")
+
+
+if __name__ == "__main__":
+    main()
