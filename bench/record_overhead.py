@@ -26,7 +26,9 @@ from typing import Any
 BOOT = Path(__file__).resolve().parents[1] / "collectors" / "spyreprof_collectors" / "agent" / "boot"
 REQUESTS = (1, 16, 64)
 CALLS_PER_ROUND = 4000
-ROWS_PER_FLUSH = 1000
+# What half a second of 50 ms steps leaves to be flushed.
+ROWS_PER_FLUSH = 10
+FLUSHES_PER_ROUND = 20
 # A window that is always due and never opens: the dearest state that a step finds the agent in.
 NEVER = {"window": {"after_steps": 1_000_000_000}}
 LAYERS, WIDTH = 6, 512
@@ -119,9 +121,9 @@ def hook_cost(torch: Any, switch: Switch, name: str, rounds: int) -> dict[str, f
 
     times: dict[str, list[float]] = {"bare": [], "bare_again": [], "agent": []}
     for _ in range(rounds):
-        for key in times:
+        for key, taken in times.items():
             switch.set(key == "agent")
-            times[key].append(once())
+            taken.append(once())
     switch.set(True)
     result = {}
     for key, values in times.items():
@@ -139,7 +141,7 @@ def row_cost(rounds: int) -> dict[str, float]:
     agent.writer.before_fork()  # the flusher must not take the rows first
     rows = agent.writer.buffer("steps")
     times = []
-    for _ in range(rounds):
+    for _ in range(rounds * FLUSHES_PER_ROUND):
         rows.extend([(10**12, 10**12 + 1, step_name(16), 0, False)] * ROWS_PER_FLUSH)
         start_ns = time.perf_counter_ns()
         agent.writer.flush()
@@ -211,9 +213,8 @@ def claim(result: dict[str, Any], step_ms: float) -> dict[str, float]:
 def print_tables(result: dict[str, Any]) -> None:
     """Print the three parts."""
     for state, values in result["states"].items():
-        print(
-            f"\n(a) one annotation, {state}; µs, {result['rounds']} rounds of {CALLS_PER_ROUND}, torch {values['torch']}"
-        )
+        rounds = f"{result['rounds']} rounds of {CALLS_PER_ROUND}"
+        print(f"\n(a) one annotation, {state}; µs, {rounds}, torch {values['torch']}")
         print(f"{'annotation':>22} {'bare':>14} {'bare again':>14} {'agent':>14} {'added':>14}   (min / median)")
         for key, row in values["hooks"].items():
             label = "not a step" if key == "other" else f"step of {key} requests"
