@@ -318,3 +318,76 @@ def test_an_accelerator_build_of_torch_is_profiled_on_a_machine_without_the_devi
     )
     assert finished.code == 0, finished.stderr
     assert finished.rows("window")[0]["state"] == "saved"
+
+
+@pytest.mark.parametrize("where", ["steps()", "threading.Thread(target=steps).start()"])
+def test_a_torch_imported_in_a_thread_is_profiled_in_silence(tmp_path: Path, where: str) -> None:
+    program = f"""
+    import threading, time
+    thread = threading.Thread(target=__import__, args=("torch",))
+    thread.start()
+    thread.join()
+    import torch
+    def steps():
+        for _ in range(40):
+            with torch.profiler.record_function({DECODE!r}):
+                torch.ones(2)
+            time.sleep(0.005)
+    {where}
+    """
+    ended = run(tmp_path, program, window=SOON)
+    assert (ended.code, ended.stderr) == (0, "")
+    assert ended.rows("window")[0]["state"] == "saved"
+
+
+def test_nothing_is_recorded_while_an_accelerator_is_there_and_not_brought_up(tmp_path: Path) -> None:
+    program = """
+    import _spyreprof.windows
+    _spyreprof.windows.accelerator_within_reach = lambda torch: True
+    import time
+    import torch
+    for _ in range(40):
+        with torch.profiler.record_function(NAME):
+            torch.ones(2)
+    """.replace("NAME", repr(DECODE))
+    ended = run(tmp_path, program, window=SOON)
+    assert (ended.code, ended.stderr) == (0, "")
+    (row,) = ended.rows("window")
+    assert row["state"] == "skipped"
+    assert "has not brought up its accelerator" in row["reason"]
+
+
+def test_a_device_first_seen_late_is_recorded_from_the_thread_that_imported_torch_only(tmp_path: Path) -> None:
+    program = """
+    import _spyreprof.windows
+    _spyreprof.windows.accelerator_within_reach = lambda torch: True  # so nothing is started at import
+    import threading, time
+    import torch
+    _spyreprof.windows.accelerator_within_reach = lambda torch: False
+    def steps():
+        for _ in range(40):
+            with torch.profiler.record_function(NAME):
+                torch.ones(2)
+            time.sleep(0.005)
+    WHERE
+    """.replace("NAME", repr(DECODE))
+    here = run(tmp_path, program.replace("WHERE", "steps()"), window=SOON, folder=tmp_path / "here")
+    assert (here.code, here.stderr) == (0, "")
+    assert here.rows("window")[0]["state"] == "saved"
+    elsewhere = program.replace("WHERE", "threading.Thread(target=steps).start()")
+    there = run(tmp_path, elsewhere, window=SOON, folder=tmp_path / "there")
+    assert (there.code, there.stderr) == (0, "")
+    assert [row["state"] for row in there.rows("window")] == ["skipped"]
+
+
+def test_a_privateuse1_device_is_recorded_under_its_name(tmp_path: Path) -> None:
+    program = f"""
+    import torch
+    torch.utils.rename_privateuse1_backend("spyre")
+{HEAD}
+    until_rows(2, lambda: step(DECODE))
+    """
+    ended = run(tmp_path, program, window=SOON)
+    assert (ended.code, ended.stderr) == (0, "")
+    assert [row["device_kind"] for row in ended.process_rows("torch")] == ["spyre"]
+    assert [row["state"] for row in ended.rows("window")] == ["saved", "saved"]

@@ -59,10 +59,11 @@ class Windows:
         self._guard = ProfilerGuard(torch.autograd.profiler)
         self._guard.yield_window = lambda: self.close("yielded", "the program opened its own profiler")
         self._kineto_ready = False
+        self._torch_thread = threading.get_ident()
         self._start_over()
 
     def install(self) -> None:
-        """Cover the program's profilers and bring Kineto up, which it wants in the main thread."""
+        """Cover the program's profilers and bring Kineto up; called in the thread that imported torch."""
         process = self._agent.process
         missing = ProfilerGuard.missing(self._torch.autograd.profiler)
         if missing is not None:
@@ -177,27 +178,13 @@ class Windows:
         Kineto decides once per process whether it will see a device: with an accelerator within reach that must not
         be decided here.
         """
-        if accelerator_within_reach(self._torch) or not _in_main_thread():
+        if accelerator_within_reach(self._torch):
             return
-        chosen = os.environ.get(KINETO_LOG_LEVEL)
-        if chosen is None:
-            os.environ[KINETO_LOG_LEVEL] = _SILENT
-        try:
-            with self._guard.lock:
-                if self._guard.busy():
-                    return
-                profile = make_profile(self._torch, None)
-                self._guard.own(profile)
-                try:
-                    profile._prepare_trace()
-                    profile._start_trace()
-                    profile.__exit__(None, None, None)
-                finally:
-                    self._guard.own(None)
-                self._kineto_ready = True
-        finally:
-            if chosen is None:
-                del os.environ[KINETO_LOG_LEVEL]
+        with self._guard.lock:
+            if not self._guard.busy():
+                window = ProfilerWindow("context", 0, 0)
+                self._start(window, None)
+                window.close(self._guard, None)
 
     def _open(self, kind: Kind, steps: int) -> str | None:
         """Open a window; returns why not, when that is to be recorded."""
@@ -212,11 +199,23 @@ class Windows:
                 return None
             self._number += 1
             window = ProfilerWindow(kind, self._number, steps)
-            window.open(self._guard, self._torch, device)
+            self._start(window, device)
             self._policy.opened(kind, window.opening_ns)
             self._window = window
             self._steps.window_open = True
         return None
+
+    def _start(self, window: ProfilerWindow, device: str | None) -> None:
+        """Start a window; the first one of the process keeps Kineto's lines out of the program's output."""
+        silenced = not self._kineto_ready and KINETO_LOG_LEVEL not in os.environ
+        if silenced:
+            os.environ[KINETO_LOG_LEVEL] = _SILENT
+        try:
+            window.open(self._guard, self._torch, device)
+            self._kineto_ready = True
+        finally:
+            if silenced:
+                del os.environ[KINETO_LOG_LEVEL]
 
     def _device(self) -> tuple[str | None, str | None]:
         """Name the device to record beside the CPU, or the reason to record nothing."""
@@ -226,8 +225,9 @@ class Windows:
                 "the program has not brought up its accelerator; a window of the CPU alone would hide the device "
                 "from the program's own windows later"
             )
-        if not self._kineto_ready and not _in_main_thread():
-            return None, "torch's profiler must first be started in the main thread"
+        if not self._kineto_ready and threading.get_ident() != self._torch_thread:
+            # It works elsewhere, but says so on the program's standard error.
+            return None, "torch's profiler must first be started in the thread that imported torch"
         return (None if kind == "cpu" else kind), None
 
     def _finish_and_release(
@@ -278,10 +278,6 @@ class Windows:
 
 def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:REASON_LENGTH]
-
-
-def _in_main_thread() -> bool:
-    return threading.get_ident() == threading.main_thread().ident
 
 
 def accelerator_within_reach(torch: Any) -> bool:
