@@ -188,3 +188,39 @@ def test_the_vllm_entry_point_does_nothing_without_a_recording(tmp_path: Path) -
     ended = run(tmp_path, program, environment={"SPYREPROF_DIR": ""})
     assert "install" not in ended.stderr
     assert not list(tmp_path.rglob("*.jsonl"))
+
+
+def test_rows_that_can_no_longer_be_written_are_not_kept_in_memory(tmp_path: Path) -> None:
+    program = """
+        import os, shutil, time
+        from _spyreprof import install
+        writer = install.install("again").writer
+        shutil.rmtree(os.environ["SPYREPROF_DIR"])
+        queued = writer.buffer("steps")
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and (writer.alive or len(queued) > 1):
+            writer.add("steps", (1, 2, "step", 0, False))
+            time.sleep(0.001)
+        for _ in range(1000):
+            writer.add("steps", (1, 2, "step", 0, False))
+        print(writer.alive, len(queued), len(os.listdir("/proc/self/task")))
+    """
+    ended = run(tmp_path, program)
+    assert (ended.code, ended.stdout, ended.stderr) == (0, "False 0 1\n", "")
+
+
+def test_a_program_that_replaces_the_threads_of_the_standard_library_keeps_running(tmp_path: Path) -> None:
+    # As gevent does: what starts a thread from now on would run in the program's own.
+    program = """
+        import _thread, threading
+        from _spyreprof import install
+        def refuse(*arguments):
+            raise AssertionError("ours must not come here")
+        _thread.start_new_thread = _thread.allocate_lock = _thread.RLock = _thread.get_ident = refuse
+        writer = install.install("again").writer
+        writer.add("model", {"k": "module"})
+        print(writer.alive)
+    """
+    ended = run(tmp_path, program)
+    assert (ended.code, ended.stdout, ended.stderr) == (0, "True\n", "")
+    assert len(ended.rows("model")) == 1

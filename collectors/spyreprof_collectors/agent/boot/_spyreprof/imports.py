@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import _thread
 import sys
+
+from .threads import get_ident
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class PostImportFinder:
         """Find as the finders behind this one do."""
         if name not in self._callbacks:
             return None
-        search = (name, _thread.get_ident())
+        search = (name, get_ident())
         if search in self._searching:  # another watching finder asks everybody again
             return None
         self._searching.add(search)

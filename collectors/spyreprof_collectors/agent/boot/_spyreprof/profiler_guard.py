@@ -6,7 +6,7 @@ private names, so each is looked for, and without them no window of ours is ever
 
 from __future__ import annotations
 
-import _thread
+from .threads import RLock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class ProfilerGuard:
     """
 
     def __init__(self, profiler: Any) -> None:
-        self.lock = _thread.RLock()
+        self.lock = RLock()
         self.yield_window: Callable[[], None] = lambda: None
         self._profiler = profiler
         self._ours: object = None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import threading
 import zlib
 from time import monotonic_ns
+
+from .threads import get_ident
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class ProfilerWindow:
         self.number = number
         self.step_limit = step_limit
         self.steps = 0
-        self.thread = threading.get_ident()
+        self.thread = get_ident()
         self.opening_ns = monotonic_ns()
         self.began_ns = self.ended_ns = self.resumed_ns = 0
         self._profile: Any = None

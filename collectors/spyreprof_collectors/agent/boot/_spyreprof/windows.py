@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import _thread
 import os
-import threading
 from time import monotonic_ns
 
 from .process import REASON_LENGTH
 from .profiler_guard import ProfilerGuard
 from .profiler_window import ProfilerWindow, compress, make_profile
 from .step_names import kind_of
+from .threads import allocate_lock, get_ident, start_new_thread
 from .torch_steps import device_kind
 from .window_policy import WindowPolicy, WindowSettings
 
@@ -59,7 +58,7 @@ class Windows:
         self._guard = ProfilerGuard(torch.autograd.profiler)
         self._guard.yield_window = lambda: self.close("yielded", "the program opened its own profiler")
         self._kineto_ready = False
-        self._torch_thread = threading.get_ident()
+        self._torch_thread = get_ident()
         self._start_over()
 
     def install(self) -> None:
@@ -107,7 +106,7 @@ class Windows:
             if self._policy.done():
                 self._leave()
             return
-        if window.thread == threading.get_ident() and start_ns >= window.began_ns:
+        if window.thread == get_ident() and start_ns >= window.began_ns:
             window.steps += 1
             if window.steps >= window.step_limit:
                 self.close("saved", None)
@@ -135,11 +134,11 @@ class Windows:
         if plain is None:
             self._finish(window, state, reason, None)
             return
-        finished = _thread.allocate_lock()
+        finished = allocate_lock()
         finished.acquire()
         self._unfinished.append(finished)
         try:
-            _thread.start_new_thread(self._finish_and_release, (window, state, reason, plain, finished))
+            start_new_thread(self._finish_and_release, (window, state, reason, plain, finished))
         except Exception:  # the thread limit is reached, or the interpreter is ending
             self._finish_and_release(window, state, reason, plain, finished)
 
@@ -225,7 +224,7 @@ class Windows:
                 "the program has not brought up its accelerator; a window of the CPU alone would hide the device "
                 "from the program's own windows later"
             )
-        if not self._kineto_ready and threading.get_ident() != self._torch_thread:
+        if not self._kineto_ready and get_ident() != self._torch_thread:
             # It works elsewhere, but says so on the program's standard error.
             return None, "torch's profiler must first be started in the thread that imported torch"
         return (None if kind == "cpu" else kind), None

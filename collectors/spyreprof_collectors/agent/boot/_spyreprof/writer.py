@@ -9,11 +9,11 @@ that forks finds the threads it would have without us.
 
 from __future__ import annotations
 
-import _thread
 import os
 import time
 
 from . import rows
+from .threads import allocate_lock, start_new_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Writer:
         self.writer_id = f"{self.pid}-{time.monotonic_ns():x}"
         for queued in self._buffers.values():
             queued.clear()
-        self._flushing = _thread.allocate_lock()
+        self._flushing = allocate_lock()
         self._flusher: _Flusher | None = None
         self._threads_refused = False
 
@@ -72,8 +72,12 @@ class Writer:
         self.flush()
 
     def wake(self) -> None:
-        """See that a flusher runs, while anything can be written."""
-        if self._flusher is not None or not self.alive:
+        """See that a flusher runs; drop what is queued once nothing can be written any more."""
+        if self._flusher is not None:
+            return
+        if not self.alive:
+            for queued in self._buffers.values():
+                queued.clear()
             return
         if self._threads_refused:
             if max(map(len, self._buffers.values()), default=0) >= ROWS_WITHOUT_FLUSHER:
@@ -119,6 +123,11 @@ class Writer:
             # The disk is full: the cut line is the last one, which readers expect.
             self.alive = False
 
+    def flusher_ended(self, flusher: _Flusher) -> None:
+        """Forget a flusher that ended by itself."""
+        if self._flusher is flusher:
+            self._flusher = None
+
     def before_fork(self) -> None:
         """End the flusher thread: it must neither hold a lock in the child nor count as a thread of the program."""
         flusher, self._flusher = self._flusher, None
@@ -133,14 +142,14 @@ class Writer:
 class _Flusher:
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
-        self._stop = _thread.allocate_lock()
-        self._done = _thread.allocate_lock()
+        self._stop = allocate_lock()
+        self._done = allocate_lock()
 
     def start(self) -> bool:
         self._stop.acquire()
         self._done.acquire()
         try:
-            _thread.start_new_thread(self._run, ())
+            start_new_thread(self._run, ())
         except Exception:  # the thread limit is reached, or the interpreter is shutting down
             return False
         return True
@@ -156,8 +165,9 @@ class _Flusher:
                     self._writer.on_tick()
                 self._writer.flush()
                 if not self._writer.alive:
-                    return
+                    break
         except Exception:
             self._writer.alive = False
         finally:
+            self._writer.flusher_ended(self)
             self._done.release()
