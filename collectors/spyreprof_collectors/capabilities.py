@@ -20,7 +20,7 @@ OK = "ok"
 PARTIAL = "partial"
 UNAVAILABLE = "unavailable"
 
-# Recordings take about 1 MB a minute, a profiler window up to 30 MB.
+# The sample engine's recording grew by 0.4 MB a minute, and its four window files took 0.2 MB: 1 GB is for days.
 _ENOUGH_DISK_BYTES = 1_000_000_000
 _LEAST_DISK_BYTES = 100_000_000
 # torch's import takes seconds, on a cold or loaded machine many.

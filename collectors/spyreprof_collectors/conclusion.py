@@ -48,12 +48,12 @@ def summary(document: Manifest, shown_path: str) -> list[str]:
     if document.end is not None and document.end.code != 0:
         lines.append(document.end.sentence())
     lines += document.notes
-    agent = next((state for state in document.collectors if state.name == "agent"), None)
-    if agent is not None and agent.state != "ok":
-        lines.append(f"No steps: {agent.reason}.")
     steps = sum(process.steps for process in document.processes)
     if steps:
         lines.append(f"{steps} steps recorded.")
+    else:
+        reasons = [state.reason for state in document.collectors if state.name in {"agent", layout.KIND_STEPS}]
+        lines.append(f"No steps recorded: {next((reason for reason in reasons if reason), 'nothing ran')}.")
     lines.append(f"next: spyreprof report {shown_path}")
     return lines
 

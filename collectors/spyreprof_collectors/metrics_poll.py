@@ -17,6 +17,9 @@ from spyreprof_collectors.shards import ShardTail, ShardWriter, shard_paths
 
 INTERVAL_S = 0.5
 _LONGEST_PAUSE_S = 4.0
+# Histogram buckets are nine tenths of a vLLM page's changes (sample engine, 28 polls: 247 of 277 kB) and serve
+# quantiles over long stretches only.
+BUCKET_INTERVAL_S = 10.0
 # More endpoints than a large data-parallel server has on one machine.
 _MAX_ENDPOINTS = 32
 
@@ -29,12 +32,26 @@ class Endpoint:
     page: Page
     last_t_ns: int = 0
     last_lines: list[str] = field(default_factory=list)
+    written: set[str] = field(default_factory=set)
+    written_buckets: set[str] = field(default_factory=set)
+    buckets_due_ns: int = 0
     last_was_full: bool = False
     polls: int = 0
     failures_in_a_row: int = 0
     next_ns: int = 0
     given_up: str | None = None
     last_error: str | None = None
+
+    def is_news(self, line: str, with_buckets: bool) -> bool:
+        """Whether a sample differs from what was written last."""
+        if is_bucket(line):
+            return with_buckets and line not in self.written_buckets
+        return line not in self.written
+
+
+def is_bucket(line: str) -> bool:
+    """Whether a sample line belongs to a histogram bucket."""
+    return line.partition("{")[0].endswith("_bucket")
 
 
 class MetricsCollector:
@@ -120,18 +137,22 @@ class MetricsCollector:
             endpoint.next_ns = time.monotonic_ns() + int(pause_s * NS_PER_S)
             return
         endpoint.failures_in_a_row = 0
-        first = endpoint.polls == 0
-        before = set(endpoint.last_lines)
         endpoint.polls += 1
         # The values are those of some moment between request and answer; a page is made when it is asked for.
         endpoint.last_t_ns = started_ns
         endpoint.last_lines = lines
+        first = endpoint.polls == 1
+        with_buckets = started_ns >= endpoint.buckets_due_ns
+        changed = [line for line in lines if not line.startswith("#") and endpoint.is_news(line, with_buckets)]
+        buckets = {line for line in lines if is_bucket(line)}
+        endpoint.written = set(lines) - buckets
+        if with_buckets:
+            endpoint.written_buckets = buckets
+            endpoint.buckets_due_ns = started_ns + int(BUCKET_INTERVAL_S * NS_PER_S)
+        endpoint.last_was_full = False
         if first:
             self._write(endpoint, lines, full=True)
-            return
-        changed = [line for line in lines if line not in before and not line.startswith("#")]
-        endpoint.last_was_full = False
-        if changed:
+        elif changed:
             self._write(endpoint, changed, full=False)
 
     def _write(self, endpoint: Endpoint, lines: list[str], *, full: bool) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import http.server
+import json
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -123,6 +125,28 @@ def collector(tmp_path: Path, page: Page | None) -> tuple[MetricsCollector, Path
     (tmp_path / "shards").mkdir(exist_ok=True)
     writer = ShardWriter(tmp_path, "metrics")
     return MetricsCollector(writer, tmp_path, page), writer.path
+
+
+def test_buckets_are_written_at_longer_intervals_and_none_is_lost(
+    tmp_path: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0]
+    monkeypatch.setattr(time, "monotonic_ns", lambda: clock[0])
+    metrics, shard = collector(tmp_path, Page("127.0.0.1", answer.port))
+    for second in range(0, 14, 4):
+        clock[0] = second * 1_000_000_000
+        # the bucket moves once, early
+        answer.body = f'a_count {second}\na_bucket{{le="1"}} {min(second, 4)}\n'.encode()
+        metrics.sample()
+    metrics.finish()
+    rows = [json.loads(line) for line in shard.read_text().splitlines()]
+    assert [row["lines"] for row in rows] == [
+        ["a_count 0", 'a_bucket{le="1"} 0'],
+        ["a_count 4"],
+        ["a_count 8"],
+        ["a_count 12", 'a_bucket{le="1"} 4'],
+        ["a_count 12", 'a_bucket{le="1"} 4'],
+    ]
 
 
 @pytest.mark.parametrize(
