@@ -294,6 +294,18 @@ def test_a_failed_export_is_said_and_the_program_goes_on(tmp_path: Path) -> None
     assert (failed["state"], failed["file"]) == ("failed", None)
 
 
+def test_an_export_that_fills_the_disk_leaves_nothing_behind(tmp_path: Path) -> None:
+    program = f"""{HEAD}
+    import resource
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
+    until_rows(1, lambda: small_step(operators=40))
+    """
+    ended = run(tmp_path, program, window=SOON)
+    assert ended.code == 0, ended.stderr
+    assert ended.rows("window")[0]["state"] == "failed"
+    assert not list((ended.folder / "traces").iterdir())
+
+
 def test_the_programs_choice_of_kineto_log_level_is_kept(tmp_path: Path) -> None:
     program = f"{HEAD}\n    print(os.environ.get('KINETO_LOG_LEVEL'))\n    for _ in range(40):\n        step(DECODE)"
     silent = run(tmp_path, program, window=SOON)

@@ -125,6 +125,7 @@ class Windows:
                 if not window.close(self._guard, plain):
                     state, reason, plain = "stolen", "another profiler took over", None
             except Exception as error:
+                _remove(plain)
                 state, reason, plain = "failed", _reason(error), None
             window.resumed_ns = monotonic_ns()
         if state == "saved":
@@ -247,6 +248,8 @@ class Windows:
             try:
                 operators = compress(plain, f"{self._agent.folder}/{name}")
             except Exception as error:
+                _remove(plain)
+                _remove(f"{self._agent.folder}/{name}")
                 state, reason, name = "failed", _reason(error), None
         times = {
             "t0": window.opening_ns,
@@ -273,6 +276,16 @@ class Windows:
     def _write(self, number: int, state: str, reason: str | None, **fields: object) -> None:
         row = {"k": "window", "n": number, "operators": None, "file": None, **fields}
         self._agent.writer.add_now("window", {**row, "state": state, "reason": reason})
+
+
+def _remove(path: str | None) -> None:
+    """Remove what a failed export left, if it did; on a full disk it holds the space that rows need.
+
+    Kineto writes to the same name with .tmp first, as `compress` does.
+    """
+    for left in (path, f"{path}.tmp") if path is not None else ():
+        if os.path.exists(left):
+            os.unlink(left)
 
 
 def _reason(error: Exception) -> str:
