@@ -27,5 +27,3 @@ def load(path: str | PathLike[str]) -> Recording:
     from spyreprof.recording.store import open_recording
 
     return open_recording(path)
-
-

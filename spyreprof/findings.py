@@ -108,7 +108,6 @@ class SlopeFit(msgspec.Struct, frozen=True, kw_only=True):
     n_steps: int
     terms: tuple[SlopeTerm, ...]
     relative_residual: float | None
-    refused: str | None = None
 
 
 class PeakUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -268,4 +267,3 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
     not_judged: tuple[NotJudged, ...]
     evidence: tuple[Evidence, ...]
-    quality_notes: tuple[str, ...] = ()

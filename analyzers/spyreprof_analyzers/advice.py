@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from spyreprof.findings import Advice, ExpectedChange, TradeOff
-from spyreprof.units import NS_PER_S, format_seconds
+from spyreprof.units import format_seconds
 from spyreprof_analyzers.engine_steps import DECODE
-from spyreprof_analyzers.slope import FIXED, PER_CACHED_TOKEN, PER_REQUEST
-from spyreprof_analyzers.step_curve import MACHINE_DRIFT
+from spyreprof_analyzers.prediction import predict_step
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,63 +18,8 @@ if TYPE_CHECKING:
     from spyreprof.rules import RuleBook
     from spyreprof.targets import Targets
     from spyreprof_analyzers.book import EvidenceBook
-    from spyreprof_analyzers.engine_steps import EngineSteps
     from spyreprof_analyzers.facts import Facts
-
-# A predicted value whose band is wider than this on either side is no prediction.
-MAX_BAND = 0.25
-# Beyond this multiple of the largest batch seen, the linear model only cross-checks the curve over tokens.
-EXTRAPOLATION = 1.5
-MODEL_BAND = 1.5 * MACHINE_DRIFT
-MAX_DISAGREEMENT = 0.15
-# A load whose requests in flight vary by less than this share is held by its clients.
-CLOSED_LOOP_SPREAD = 0.10
-# Steps at exactly one batch size that make its median a measurement.
-MIN_STEPS_AT_SIZE = 20
-MIN_STEPS_FOR_TAIL = 100
-
-
-@dataclass(frozen=True, slots=True)
-class StepPrediction:
-    """Median decode step at a batch size: seconds, relative band, and what it rests on."""
-
-    seconds: float
-    band: float
-    basis: str
-    measured: bool
-
-
-def predict_step(facts: Facts, batch: int) -> StepPrediction | None:
-    """The decode step at a batch size; None where nothing in the recording tells it within the allowed band.
-
-    Best first: steps of that very size, the fitted step model within the sizes seen, steps that held as many tokens.
-    """
-    decode = facts.steps.of_phase(DECODE)
-    same = decode.duration_ns[decode.generation_requests == batch]
-    if len(same) >= MIN_STEPS_AT_SIZE:
-        return StepPrediction(float(np.median(same)) / NS_PER_S, MACHINE_DRIFT, "decode steps of this size", True)
-    modelled, curve = _from_model(facts, decode, batch), facts.curve.at(batch)
-    if modelled is not None and batch <= EXTRAPOLATION * int(decode.generation_requests.max()):
-        band = max(MODEL_BAND, abs(curve[0] / modelled - 1.0) / 2 if curve is not None else 0.0)
-        return StepPrediction(modelled, band, "fitted step model", False) if band <= MAX_BAND else None
-    if curve is None or curve[1] > MAX_BAND:
-        return None
-    if modelled is not None and abs(curve[0] / modelled - 1.0) > MAX_DISAGREEMENT:
-        return None
-    return StepPrediction(curve[0], curve[1], "steps that held as many tokens", False)
-
-
-def _from_model(facts: Facts, decode: EngineSteps, batch: int) -> float | None:
-    """Seconds by the linear model, where its terms are determined."""
-    model = facts.model
-    if model is None or len(decode) == 0:
-        return None
-    fixed, per_request = model.identified(FIXED), model.identified(PER_REQUEST)
-    if fixed is None or per_request is None:
-        return None
-    length = float(decode.generation_seq_len_sum.sum() / max(decode.generation_requests.sum(), 1))
-    cached = model.coefficients.get(PER_CACHED_TOKEN, 0.0) * length * batch
-    return (fixed + per_request * batch + cached) / NS_PER_S
+    from spyreprof_analyzers.prediction import StepPrediction
 
 
 def kv_fit(facts: Facts, rules: RuleBook) -> int | None:
@@ -109,7 +52,7 @@ def batch_cap_advice(facts: Facts, targets: Targets, rules: RuleBook, book: Evid
         )
         return None
     limits = {"KV capacity": fits, "demand": demand}
-    latency = _largest_within(facts, targets, current, min(limits.values()), book)
+    latency = _largest_within(facts, targets, current, min(limits.values()), rules, book)
     if latency is not None:
         limits["latency target"] = latency
     to = min(limits.values())
@@ -124,7 +67,7 @@ def batch_cap_advice(facts: Facts, targets: Targets, rules: RuleBook, book: Evid
     for name, value in limits.items():
         metric = f"max_num_seqs.by_{name.replace(' ', '_').lower()}"
         book.add(metric, value, "requests", "derived", method=methods[name], source="gauges and requests")
-    now, then = predict_step(facts, current), predict_step(facts, to)
+    now, then = predict_step(facts, current, rules), predict_step(facts, to, rules)
     others = ", ".join(f"{name} allows {value}" for name, value in limits.items() if name != binding)
     return Advice(
         id="max_num_seqs",
@@ -132,7 +75,7 @@ def batch_cap_advice(facts: Facts, targets: Targets, rules: RuleBook, book: Evid
         from_=current,
         to=to,
         from_origin="measured" if facts.settings.max_num_seqs else "estimated",
-        expected=(_throughput(facts, current, to, now, then), _QUEUE_TIME),
+        expected=(_throughput(facts, current, to, (now, then), rules), _QUEUE_TIME),
         pays=(_price(current, to, now, then),),
         preconditions=(
             f"the KV cache fits {fits} requests of the lengths seen here (90th percentile)",
@@ -140,11 +83,13 @@ def batch_cap_advice(facts: Facts, targets: Targets, rules: RuleBook, book: Evid
         ),
         test_arguments=f"--max-num-seqs {to}",
         refuted_if="output tokens per second do not rise, or requests still wait with the KV cache under 80 %",
-        trade_off=() if targets.itl_p99_s is not None else _trade_off(facts, current, to, fits),
+        trade_off=() if targets.itl_p99_s is not None else _trade_off(facts, (current, to), fits, rules),
     )
 
 
-def _largest_within(facts: Facts, targets: Targets, low: int, high: int, book: EvidenceBook) -> int | None:
+def _largest_within(
+    facts: Facts, targets: Targets, low: int, high: int, rules: RuleBook, book: EvidenceBook
+) -> int | None:
     """Largest batch size up to `high` whose predicted 99th percentile meets the ITL target.
 
     The tail is the predicted median times the present ratio of 99th percentile to median at the cap; prefill that
@@ -154,7 +99,8 @@ def _largest_within(facts: Facts, targets: Targets, low: int, high: int, book: E
         return None
     decode = facts.steps.of_phase(DECODE)
     at_cap = decode.duration_ns[decode.generation_requests == low]
-    if predict_step(facts, low) is None or len(at_cap) < MIN_STEPS_FOR_TAIL:
+    enough = rules["SPY-GEN-006"].threshold("min_steps_for_tail")
+    if predict_step(facts, low, rules) is None or len(at_cap) < enough:
         book.leave_open(
             "the largest batch within the latency target",
             "too few decode steps at the present cap to predict their tail",
@@ -164,14 +110,14 @@ def _largest_within(facts: Facts, targets: Targets, low: int, high: int, book: E
     tail = float(np.percentile(at_cap, 99) / np.median(at_cap))
     best = low
     for batch in range(low, max(low, high) + 1):
-        predicted = predict_step(facts, batch)
+        predicted = predict_step(facts, batch, rules)
         if predicted is None or predicted.seconds * tail > targets.itl_p99_s:
             break
         best = batch
     return best
 
 
-def _arrival_ratio(facts: Facts) -> float | None:
+def _arrival_ratio(facts: Facts, rules: RuleBook) -> float | None:
     """Arrivals over completions while requests still arrived: no cap lets more through than arrives.
 
     None for a closed loop: its clients send as fast as they are served.
@@ -179,7 +125,7 @@ def _arrival_ratio(facts: Facts) -> float | None:
     log = facts.log
     if log is None or log.arrival_ns is None or len(log) < 2:
         return None
-    if _closed_loop(log.arrival_ns, log.arrival_ns + log.e2e_ns):
+    if _closed_loop(log.arrival_ns, log.arrival_ns + log.e2e_ns, rules["SPY-GEN-006"].threshold("closed_loop_spread")):
         return None
     start = max(facts.window.start_ns, int(log.arrival_ns.min()))
     end = min(facts.window.end_ns, int(log.arrival_ns.max()))
@@ -189,11 +135,11 @@ def _arrival_ratio(facts: Facts) -> float | None:
     return max(arrived / finished, 1.0) if arrived and finished else None
 
 
-def _closed_loop(arrival_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> bool:
+def _closed_loop(arrival_ns: NDArray[np.int64], end_ns: NDArray[np.int64], spread: float) -> bool:
     """Were requests sent as others ended? Then the number in flight hardly differs from one arrival to the next."""
     in_flight = np.arange(len(arrival_ns)) - np.searchsorted(np.sort(end_ns), np.sort(arrival_ns), side="right")
     low, middle, high = np.percentile(in_flight, (25, 50, 75))
-    return bool(high - low <= CLOSED_LOOP_SPREAD * max(middle, 1.0))
+    return bool(high - low <= spread * max(middle, 1.0))
 
 
 _QUEUE_TIME = ExpectedChange(
@@ -209,10 +155,15 @@ def _gain(facts: Facts, current: int, to: int, now_s: float, then_s: float) -> f
 
 
 def _throughput(
-    facts: Facts, current: int, to: int, now: StepPrediction | None, then: StepPrediction | None
+    facts: Facts,
+    current: int,
+    to: int,
+    steps: tuple[StepPrediction | None, StepPrediction | None],
+    rules: RuleBook,
 ) -> ExpectedChange:
     """Output tokens per second at the new cap, as long as enough requests arrive to fill it."""
-    arrivals = _arrival_ratio(facts)
+    now, then = steps
+    arrivals = _arrival_ratio(facts, rules)
     ceiling = arrivals - 1.0 if arrivals is not None else None
     if now is None or then is None:
         limits = [limit for limit in (to / current - 1.0, ceiling) if limit is not None]
@@ -248,16 +199,17 @@ def _price(current: int, to: int, now: StepPrediction | None, then: StepPredicti
     )
 
 
-def _trade_off(facts: Facts, current: int, to: int, fits: int) -> tuple[TradeOff, ...]:
+def _trade_off(facts: Facts, span: tuple[int, int], fits: int, rules: RuleBook) -> tuple[TradeOff, ...]:
     """Batch sizes from the present one to the advised, doubling."""
+    current, to = span
     sizes = [current]
     while sizes[-1] * 2 < to:
         sizes.append(sizes[-1] * 2)
     sizes.append(to)
-    base = predict_step(facts, current)
+    base = predict_step(facts, current, rules)
     rows = []
     for size in sizes:
-        predicted = predict_step(facts, size)
+        predicted = predict_step(facts, size, rules)
         ratio = None
         if predicted is not None and base is not None:
             ratio = 1.0 + _gain(facts, current, size, base.seconds, predicted.seconds)

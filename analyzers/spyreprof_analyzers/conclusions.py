@@ -187,7 +187,7 @@ def _blocked(facts: Facts, targets: Targets, rules: RuleBook, book: EvidenceBook
     return Finding(
         id=rule.id,
         rule_version=rule.version,
-        severity="high" if share >= 0.5 else "medium",
+        severity="high" if share >= rule.threshold("high_severity_share") else "medium",
         title=rule.title,
         text=text,
         phase=None,
@@ -231,7 +231,7 @@ def _compile(facts: Facts, rules: RuleBook, book: EvidenceBook) -> Finding | Non
     return Finding(
         id=rule.id,
         rule_version=rule.version,
-        severity="high" if share >= 0.2 else "medium",
+        severity="high" if share >= rule.threshold("high_severity_share") else "medium",
         title=rule.title,
         text=f"{format_share(share)} of the steady-state window passed in compilation: new shapes keep arriving.",
         phase=None,

@@ -83,16 +83,18 @@ def _facts(
     log = request_log(inputs.requests)
     in_flight = None
     if log is not None and log.arrival_ns is not None:
-        in_flight = requests_in_flight(log.arrival_ns, log.arrival_ns + log.e2e_ns, steps)
+        in_flight = requests_in_flight(log.arrival_ns, log.arrival_ns + log.e2e_ns, steps, rules)
     peaks = usable_peaks(inputs.peaks, rules)
     splits = _splits(profiles, steps, inputs)
-    wall = wall_time(window, steps, inputs, in_flight, seen)
+    wall = wall_time(window, steps, inputs, in_flight, seen, rules)
     excluded = _excluded(inputs, window, wall.paused_ns)
     budget = time_budget(wall, splits, excluded)
     bounds: dict[Side, Bound] = {
         "prefill": phase_bound("prefill", profiles["prefill"], splits.get("prefill"), peaks, rules, book),
         "decode": phase_bound("decode", profiles["decode"], splits.get("decode"), peaks, rules, book),
     }
+    times = request_times(inputs.counters, log)
+    finished = times.requests if times is not None else None
     median_step = int(np.median(steps.duration_ns)) if len(steps) else 0
     return Facts(
         window=window,
@@ -104,15 +106,15 @@ def _facts(
         peaks=peaks,
         admission=admission(steps, in_span, rules) if in_span is not None else None,
         log=log,
-        times=request_times(inputs.counters, log),
-        model=fit_step_model(steps, cycle_ns(steps, IDLE_GAP_STEPS * median_step)),
+        times=times,
+        model=fit_step_model(steps, cycle_ns(steps, IDLE_GAP_STEPS * median_step), rules),
         parameters=inputs.model,
         settings=inputs.settings,
-        curve=step_curve(steps),
+        curve=step_curve(steps, rules),
         weight_floor_ratio=weight_floor_ratio(steps, inputs.model, peaks),
         flop_floor_ratio=flop_floor_ratio(steps, inputs.model, peaks),
         idle_client_share=_idle_client_share(log, in_flight, window),
-        requests_in_window=int(in_window(log, window).sum()) if log is not None else None,
+        requests_in_window=int(in_window(log, window).sum()) if log is not None else finished,
         engines=int(inputs.steps["writer"].nunique()),
     )
 

@@ -16,15 +16,11 @@ from spyreprof_analyzers import intervals
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from spyreprof.rules import RuleBook
     from spyreprof_analyzers.engine_steps import EngineSteps
     from spyreprof_analyzers.scheduler import Gauges
 
 GapClass = Literal["scheduler_gap", "waiting_unscheduled", "front_end", "no_load", "unexplained"]
-
-# Shorter gaps, relative to the median step, are the engine's own work between steps.
-SHORT_GAP_RATIO = 0.1
-# The log covers the whole load when at most this share of step time falls outside of its requests.
-MAX_STEP_TIME_OUTSIDE_LOG = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +32,7 @@ class GapTimes:
 
 
 def requests_in_flight(
-    arrival_ns: NDArray[np.int64], end_ns: NDArray[np.int64], steps: EngineSteps
+    arrival_ns: NDArray[np.int64], end_ns: NDArray[np.int64], steps: EngineSteps, rules: RuleBook
 ) -> NDArray[np.int64] | None:
     """Times at which a logged request was in flight, as disjoint spans; None when the log misses load.
 
@@ -49,7 +45,7 @@ def requests_in_flight(
     spans = intervals.union(intervals.as_spans(zip(arrival_ns.tolist(), end_ns.tolist(), strict=True)))
     worked = intervals.union(np.stack((steps.start_ns, steps.end_ns), axis=1))
     outside = intervals.total(worked) - intervals.total(intervals.intersect(worked, spans))
-    if outside > MAX_STEP_TIME_OUTSIDE_LOG * intervals.total(worked):
+    if outside > rules["SPY-GEN-004"].threshold("max_step_time_outside_log") * intervals.total(worked):
         return None
     return spans
 
@@ -59,6 +55,7 @@ def classify_gaps(
     steps: EngineSteps,
     in_flight: NDArray[np.int64] | None,
     gauges: Gauges | None,
+    rules: RuleBook,
 ) -> GapTimes:
     """Put every nanosecond of the gaps into one class.
 
@@ -77,7 +74,7 @@ def classify_gaps(
     }
     length = gaps[:, 1] - gaps[:, 0] if len(gaps) else np.zeros(0, dtype=np.int64)
     median_step = float(np.median(steps.duration_ns)) if len(steps) else 0.0
-    short = length <= SHORT_GAP_RATIO * median_step
+    short = length <= rules["SPY-GEN-004"].threshold("short_gap_ratio") * median_step
     ns["scheduler_gap"] += int(length[short].sum())
     basis: set[str] = set()
     for start, end in gaps[~short].tolist():

@@ -21,6 +21,7 @@ from spyreprof_analyzers.engine_steps import UNKNOWN_PHASE
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from spyreprof.rules import Rule, RuleBook
     from spyreprof_analyzers.engine_steps import EngineSteps
 
 FIXED, PER_REQUEST, PER_CACHED_TOKEN, PER_CONTEXT_TOKEN, PER_Q_K = (
@@ -30,12 +31,6 @@ FIXED, PER_REQUEST, PER_CACHED_TOKEN, PER_CONTEXT_TOKEN, PER_Q_K = (
     "per_context_token",
     "per_query_key_product",
 )
-MIN_STEPS = 40
-# A batch size counts as seen with this many steps; fewer than three sizes leave the slope per request unknown.
-MIN_STEPS_PER_SIZE = 20
-MIN_SIZES = 3
-MAX_SHARE_OF_ONE_SIZE = 0.95
-MAX_CORRELATION = 0.95
 HUBER_LIMIT = 0.1  # relative error beyond which a step loses weight
 REWEIGHTINGS = 8
 REWEIGHTINGS_PER_DRAW = 2
@@ -68,13 +63,15 @@ def cycle_ns(steps: EngineSteps, idle_gap_ns: int) -> NDArray[np.int64]:
     return steps.duration_ns + np.where(short, np.maximum(gap, 0), usual)
 
 
-def fit_step_model(steps: EngineSteps, cycles_ns: NDArray[np.int64]) -> StepModel | None:
+def fit_step_model(steps: EngineSteps, cycles_ns: NDArray[np.int64], rules: RuleBook) -> StepModel | None:
     """Fit the model on steps whose tokens are known; None with too few of them.
 
     Args:
         steps: the window's steps, shape (n,).
         cycles_ns: their cycle times, shape (n,).
+        rules: what makes a term identifiable.
     """
+    rule = rules["SPY-GEN-005"]
     usable = (
         (steps.phase != UNKNOWN_PHASE)
         & (steps.context_q_k_sum >= 0)
@@ -82,7 +79,7 @@ def fit_step_model(steps: EngineSteps, cycles_ns: NDArray[np.int64]) -> StepMode
         & (steps.compiles == 0)
         & (cycles_ns > 0)
     )
-    if int(usable.sum()) < MIN_STEPS:
+    if int(usable.sum()) < rule.threshold("min_steps"):
         return None
     chosen, cycles = steps.where(usable), cycles_ns[usable].astype(np.float64)
     columns = {
@@ -97,7 +94,7 @@ def fit_step_model(steps: EngineSteps, cycles_ns: NDArray[np.int64]) -> StepMode
     solved = _solve(design, cycles)
     low, high = _bootstrap(design, cycles)
     residual = float(np.median(np.abs(design @ solved / cycles - 1.0)))
-    refusals = _refusals(chosen, present)
+    refusals = _refusals(chosen, present, rule)
     terms = tuple(
         SlopeTerm(
             name=name,
@@ -154,18 +151,19 @@ def _bootstrap(
     return low, high
 
 
-def _refusals(steps: EngineSteps, present: dict[str, NDArray[np.float64]]) -> dict[str, str]:
+def _refusals(steps: EngineSteps, present: dict[str, NDArray[np.float64]], rule: Rule) -> dict[str, str]:
     """Terms that the data cannot determine, with the reason."""
     reasons: dict[str, str] = {}
+    per_size, min_sizes = int(rule.threshold("min_steps_per_size")), int(rule.threshold("min_sizes"))
     if PER_REQUEST in present:
         decode = steps.generation_requests[(steps.context_tokens == 0)]
         sizes, counts = np.unique(decode, return_counts=True)
-        seen = int((counts >= MIN_STEPS_PER_SIZE).sum())
-        if len(sizes) == 0 or seen < MIN_SIZES:
+        seen = int((counts >= per_size).sum())
+        if len(sizes) == 0 or seen < min_sizes:
             reasons[PER_REQUEST] = (
-                f"only {seen} batch sizes have {MIN_STEPS_PER_SIZE} decode steps or more; {MIN_SIZES} are needed"
+                f"only {seen} batch sizes have {per_size} decode steps or more; {min_sizes} are needed"
             )
-        elif counts.max() > MAX_SHARE_OF_ONE_SIZE * counts.sum():
+        elif counts.max() > rule.threshold("max_share_of_one_size") * counts.sum():
             reasons[PER_REQUEST] = f"{counts.max() / counts.sum():.0%} of the decode steps have one batch size"
         if PER_REQUEST in reasons:
             # with one batch size, weights, host and requests are one constant
@@ -173,7 +171,9 @@ def _refusals(steps: EngineSteps, present: dict[str, NDArray[np.float64]]) -> di
     for left, right in ((PER_REQUEST, PER_CACHED_TOKEN), (PER_CONTEXT_TOKEN, PER_Q_K)):
         if left in present and right in present:
             varied = present[left].std() > 0 and present[right].std() > 0
-            if varied and abs(float(np.corrcoef(present[left], present[right])[0, 1])) > MAX_CORRELATION:
+            if varied and abs(float(np.corrcoef(present[left], present[right])[0, 1])) > rule.threshold(
+                "max_correlation"
+            ):
                 reasons.setdefault(right, f"moves together with {left}")
     if PER_CONTEXT_TOKEN in present:
         chunks = present[PER_CONTEXT_TOKEN][present[PER_CONTEXT_TOKEN] > 0]

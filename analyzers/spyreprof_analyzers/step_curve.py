@@ -18,18 +18,19 @@ from spyreprof_analyzers.engine_steps import UNKNOWN_PHASE
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from spyreprof.rules import RuleBook
     from spyreprof_analyzers.engine_steps import EngineSteps
 
-# Steps per point of the curve; points are a factor of sqrt(2) apart.
-MIN_STEPS_PER_POINT = 8
+# Points of the curve are this factor apart.
 POINT_RATIO = 2.0**0.5
-# Two runs of one setting on a shared machine differ by this much: no band is narrower.
-MACHINE_DRIFT = 0.10
 
 
 @dataclass(frozen=True, slots=True)
 class StepCurve:
-    """Median step time at rising token counts, non-decreasing. `spread` is half the relative quartile distance."""
+    """Median step time at rising token counts, non-decreasing.
+
+    `spread` is half the relative quartile distance, and at least the drift of the machine.
+    """
 
     tokens: NDArray[np.float64]
     step_s: NDArray[np.float64]
@@ -42,11 +43,13 @@ class StepCurve:
             return None
         seconds = float(np.interp(tokens, self.tokens, self.step_s))
         spread = float(np.interp(tokens, self.tokens, self.spread))
-        return seconds, max(spread, MACHINE_DRIFT)
+        return seconds, spread
 
 
-def step_curve(steps: EngineSteps) -> StepCurve:
+def step_curve(steps: EngineSteps, rules: RuleBook) -> StepCurve:
     """Bin steps of known tokens by their total token count; bins with too few steps are left out."""
+    rule = rules["SPY-GEN-006"]
+    drift = rule.threshold("machine_drift")
     known = steps.where((steps.phase != UNKNOWN_PHASE) & (steps.compiles == 0))
     total = known.context_tokens + known.generation_tokens
     points: list[tuple[float, float, float, int]] = []
@@ -55,7 +58,7 @@ def step_curve(steps: EngineSteps) -> StepCurve:
         for code in np.unique(bins):
             chosen = bins == code
             count = int(chosen.sum())
-            if count < MIN_STEPS_PER_POINT:
+            if count < rule.threshold("min_steps_per_point"):
                 continue
             seconds = known.duration_ns[chosen] / NS_PER_S
             low, middle, high = np.percentile(seconds, (25, 50, 75))
@@ -66,6 +69,6 @@ def step_curve(steps: EngineSteps) -> StepCurve:
         step_s=np.maximum.accumulate(np.array(columns[1], dtype=np.float64))
         if points
         else np.zeros(0, dtype=np.float64),
-        spread=np.array(columns[2], dtype=np.float64),
+        spread=np.maximum(np.array(columns[2], dtype=np.float64), drift),
         steps=np.array(columns[3], dtype=np.int64),
     )

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from spyreprof.findings import Origin, SteadyWindow
     from spyreprof.recording.schema import AnalysisInputs
+    from spyreprof.rules import RuleBook
     from spyreprof_analyzers.engine_steps import EngineSteps
     from spyreprof_analyzers.gaps import GapTimes
     from spyreprof_analyzers.profile import StepSplit
@@ -40,6 +41,7 @@ def wall_time(
     inputs: AnalysisInputs,
     in_flight: NDArray[np.int64] | None,
     gauges: Gauges | None,
+    rules: RuleBook,
 ) -> WallTime:
     """Cut the window into phases, compilation and classified gaps.
 
@@ -64,7 +66,7 @@ def wall_time(
         judged_ns=intervals.total(judged),
         phase_ns=phase_ns,
         compile_ns=intervals.total(compiles),
-        gaps=classify_gaps(idle, steps, in_flight, gauges),
+        gaps=classify_gaps(idle, steps, in_flight, gauges, rules),
         paused_ns=intervals.total(whole) - intervals.total(judged),
     )
 

@@ -21,11 +21,6 @@ if TYPE_CHECKING:
     from spyreprof_analyzers.book import EvidenceBook
     from spyreprof_analyzers.facts import Facts
 
-# Two causes whose shares are this close cannot be ranked with high confidence.
-CLOSE_SHARES = 0.10
-# A peak use this close above its threshold could fall on the other side on another day.
-CLOSE_USE = 0.05
-
 HEADLINES: dict[str, str] = {
     "prefill_bound": "Prefill binds: prompt processing is limited by compute",
     "decode_bandwidth_bound": "Decode binds: every step is limited by reading weights from memory",
@@ -148,21 +143,22 @@ def _confidence(
 
 
 def _close_calls(primary: BoundClass, facts: Facts, rules: RuleBook) -> list[str]:
-    shares = facts.shares
+    shares, general = facts.shares, rules["SPY-GEN-001"]
+    close_shares, close_use = general.threshold("close_shares"), general.threshold("close_use")
     ranked = sorted((shares.prefill, shares.decode, shares.no_load, shares.compile, shares.scheduler_gap))
     calls = []
-    if primary not in ("queue_bound", "kv_capacity_bound") and ranked[-1] - ranked[-2] < CLOSE_SHARES:
+    if primary not in ("queue_bound", "kv_capacity_bound") and ranked[-1] - ranked[-2] < close_shares:
         calls.append("the two largest shares of the window are close")
     use = facts.bounds[larger_side(facts)].use
     if use is not None and primary in ("prefill_bound", "decode_bandwidth_bound"):
         high = rules["SPY-GEN-003"].threshold("high_use")
-        if max(use.values()) < high + CLOSE_USE:
+        if max(use.values()) < high + close_use:
             calls.append("the peak use is close to its threshold")
-        if max(use.values()) > 1.0 + CLOSE_USE:
+        if max(use.values()) > 1.0 + close_use:
             calls.append("more than the measured peak was reached: the machine was busy when it was measured")
     if primary == "queue_bound" and facts.admission is not None:
         limit = rules["SPY-QUE-001"].threshold("blocked_share")
-        if facts.admission.blocked_share < limit + CLOSE_SHARES:
+        if facts.admission.blocked_share < limit + close_shares:
             calls.append("the share of held-back time is close to its threshold")
     return calls
 
@@ -190,7 +186,9 @@ def _secondary(primary: BoundClass, facts: Facts, rules: RuleBook) -> tuple[Boun
         found.append("load_limited")
     smaller = "decode" if larger_side(facts) == "prefill" else "prefill"
     share = facts.shares.decode if smaller == "decode" else facts.shares.prefill
-    if primary in ("prefill_bound", "decode_bandwidth_bound") and share >= 0.2:
+    if primary in ("prefill_bound", "decode_bandwidth_bound") and share >= rules["SPY-GEN-001"].threshold(
+        "secondary_share"
+    ):
         other = bound_class(smaller, facts.bounds[smaller].resource)  # type: ignore[index, arg-type]
         if other not in ("undetermined", primary):
             found.append(other)

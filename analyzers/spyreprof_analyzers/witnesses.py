@@ -72,9 +72,10 @@ def engine_says(facts: Facts, rules: RuleBook) -> BoundClass | None:
     return None
 
 
-def requests_say(facts: Facts) -> BoundClass | None:
+def requests_say(facts: Facts, rules: RuleBook) -> BoundClass | None:
     """What request times show: which side the time of a request goes to. They cannot tell resources apart."""
-    if facts.idle_client_share is not None and facts.idle_client_share > 0.5:
+    idle = rules["SPY-LOD-001"].threshold("idle_client_share")
+    if facts.idle_client_share is not None and facts.idle_client_share > idle:
         return "load_limited"
     times = facts.times
     if times is None or times.total_s <= 0:
@@ -104,7 +105,7 @@ def witnesses(primary: BoundClass, facts: Facts, rules: RuleBook, book: Evidence
     views = (
         _device_trace(primary, facts),
         _engine(primary, facts, rules, book),
-        _requests(primary, facts, book),
+        _requests(primary, facts, rules, book),
     )
     if primary == "undetermined":
         return tuple(msgspec.structs.replace(view, agrees=None) for view in views)
@@ -183,8 +184,8 @@ def _engine(primary: BoundClass, facts: Facts, rules: RuleBook, book: EvidenceBo
     return Witness(name="engine", says=said, agrees=said == primary, text=text + spoken, evidence=tuple(cited))
 
 
-def _requests(primary: BoundClass, facts: Facts, book: EvidenceBook) -> Witness:
-    said = requests_say(facts)
+def _requests(primary: BoundClass, facts: Facts, rules: RuleBook, book: EvidenceBook) -> Witness:
+    said = requests_say(facts, rules)
     times = facts.times
     if times is None and facts.idle_client_share is None:
         return Witness(name="requests", says=None, agrees=None, text="no request log and no histograms")

@@ -204,7 +204,6 @@ def _quality(recording: Recorded, inputs: AnalysisInputs, diagnosis: Diagnosis, 
     manifest = recording.manifest
     heard = [*manifest.notes, *recording.quality.notes]
     notes = [redactor.text("sentence", note) for note in dict.fromkeys(heard)]
-    notes += [own_words(note) for note in diagnosis.quality_notes]
     assigned = [phase.assigned_ratio for phase in diagnosis.phases if phase.assigned_ratio is not None]
     return Quality(
         notes=tuple(dict.fromkeys(notes)),

@@ -281,9 +281,6 @@ def _slope(page: Page, phase: PhaseReport) -> None:
     slope = phase.slope
     if slope is None:
         return
-    if slope.refused is not None:
-        page.labelled("slope test", f"refused: {slope.refused}", indent=2, label_width=11)
-        return
     for term in slope.terms:
         if term.ns_per_unit is None or not term.identifiable:
             text = f"{term.name} not separable: {term.reason or 'no reason given'}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from engine_builder import MS, Engine, inputs, one_after_another, open_loop, replay
 
+from spyreprof.rules import load_rules
 from spyreprof_analyzers.engine_steps import engine_steps
 from spyreprof_analyzers.slope import (
     FIXED,
@@ -18,7 +19,7 @@ from spyreprof_analyzers.slope import (
 def fitted(engine: Engine, arrivals):
     run = replay(engine, arrivals)
     steps = engine_steps(inputs(run, engine).steps, "1-a")
-    return fit_step_model(steps, cycle_ns(steps, 100 * MS))
+    return fit_step_model(steps, cycle_ns(steps, 100 * MS), load_rules())
 
 
 def test_known_costs_are_recovered_within_their_intervals() -> None:

@@ -93,7 +93,6 @@ def diagnosis(**changes: Any) -> Diagnosis:
         findings=FINDINGS,
         not_judged=report.not_judged,
         evidence=EVIDENCE,
-        quality_notes=("2 steps overlap.",),
     )
     return msgspec.structs.replace(concluded, **changes)
 

@@ -66,15 +66,11 @@ def test_an_accelerator_is_not_counted_where_the_count_was_not_captured() -> Non
     assert (conditions.device_kind, conditions.device_count) == ("spyre", None)
 
 
-def test_quality_joins_the_recorder_the_reader_and_the_analyzers_without_repeating() -> None:
+def test_quality_joins_the_recorder_and_the_reader_without_repeating() -> None:
     recording = FakeRecording()
     recording.quality.notes = ["Process 4712 ended without a closing row.", "2 rows could not be read."]
     quality = build_report(recording, diagnosis(), analysis_inputs()).quality
-    assert quality.notes == (
-        "Process 4712 ended without a closing row.",
-        "2 rows could not be read.",
-        "2 steps overlap.",
-    )
+    assert quality.notes == ("Process 4712 ended without a closing row.", "2 rows could not be read.")
     assert [(collector.name, collector.state) for collector in quality.collectors] == [
         ("steps", "ok"),
         ("metrics", "partial"),
