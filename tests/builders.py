@@ -238,6 +238,7 @@ class RecordingBuilder:
         threads: int = 1,
         flops_per_s: float = 20e9,
         read_bytes_per_s: float = 8e9,
+        stream_bytes_per_s: float | None = None,
         dispatch_ns: float = 5_000.0,
         dtype: str = "float32",
     ) -> RecordingBuilder:
@@ -252,6 +253,7 @@ class RecordingBuilder:
                         "threads": threads,
                         "gemm_flops_per_s": {dtype: flops_per_s},
                         "read_bytes_per_s": read_bytes_per_s,
+                        "stream_bytes_per_s": stream_bytes_per_s,
                         "dispatch_ns_per_operator": dispatch_ns,
                         "repeats": {"gemm": 5},
                     }

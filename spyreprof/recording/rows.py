@@ -138,6 +138,7 @@ class CalibrationResult(msgspec.Struct):
     threads: Count
     gemm_flops_per_s: dict[str, float] | None = None
     read_bytes_per_s: float | None = None
+    stream_bytes_per_s: float | None = None
     dispatch_ns_per_operator: float | None = None
 
 

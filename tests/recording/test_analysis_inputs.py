@@ -55,6 +55,18 @@ def test_peaks_are_the_better_of_both_measurements_and_keep_both(builder: Record
     assert (dispatch.value, dispatch.unit) == (4000, "ns/operator")
 
 
+@pytest.mark.parametrize(("plain", "expected"), [(None, 8e9), (15.9e9, 8e9), (16.1e9, 16.1e9)])
+def test_a_matrix_vector_product_far_from_the_plain_read_rate_is_not_the_memory_peak(
+    builder: RecordingBuilder, plain: float | None, expected: float
+) -> None:
+    """A library that runs the product on one thread binds before the memory does."""
+    for when in ("before", "after"):
+        builder.calibration(when, threads=2, read_bytes_per_s=8e9, stream_bytes_per_s=plain)
+    bandwidth = peak(inputs_of(builder.process(threads=2)), "memory_bandwidth")
+    assert bandwidth is not None
+    assert (bandwidth.value, bandwidth.before, bandwidth.after) == (expected, expected, expected)
+
+
 def test_a_thread_count_that_was_not_measured_before_leaves_one_side(builder: RecordingBuilder) -> None:
     builder.process(threads=2).calibration("before", threads=1).calibration("after", threads=2, flops_per_s=30e9)
     compute = peak(inputs_of(builder), "compute")
