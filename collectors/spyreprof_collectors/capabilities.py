@@ -255,14 +255,13 @@ def _metrics() -> Capability:
 
 
 def _working_folder() -> Capability:
-    here = Path.cwd()
-    if os.access(here, os.W_OK | os.X_OK):
-        return Capability("folder", OK, f"{here} is writable")
-    return Capability("folder", UNAVAILABLE, f"{here} is not writable", "Record with --out into a folder that is.")
+    if os.access(".", os.W_OK | os.X_OK):
+        return Capability("folder", OK, "this folder is writable")
+    return Capability("folder", UNAVAILABLE, "this folder is not writable", "Record with --out into one that is.")
 
 
 def _disk() -> Capability:
-    free_bytes = shutil.disk_usage(Path.cwd()).free
+    free_bytes = shutil.disk_usage(".").free
     text = f"{format_bytes(free_bytes)} free here"
     if free_bytes < _LEAST_DISK_BYTES:
         return Capability("disk", UNAVAILABLE, text, "Free 100 MB or more, or record elsewhere with --out.")

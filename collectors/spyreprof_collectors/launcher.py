@@ -54,36 +54,33 @@ def record(options: RecordOptions) -> int:
     page = Page.of_url(options.metrics_url) if options.metrics_url is not None else None
     executable = command.resolve(options.command, os.environ)
     program = command.python_program(options.command, os.environ, executable)
-    recording, is_new = folder.create(options.out, command.display_name(options.command, program))
-    run = _Run(options, recording, program, Manifest(options.command, os.environ))
     say = Voice(options.quiet)
     with Supervisor() as supervisor:
-        calibration = Calibration(supervisor, recording, program, os.environ, options.calibrate)
-        collection = Collection(recording, page, {supervisor.witness_pid or 0})
+        recording, is_new = folder.create(options.out, command.display_name(options.command, program))
+        run = _Run(
+            options,
+            recording,
+            program,
+            Manifest(options.command, os.environ),
+            supervisor,
+            Collection(recording, page, {supervisor.witness_pid or 0}),
+            Calibration(supervisor, recording, program, os.environ, options.calibrate),
+        )
         try:
-            run.document.write(recording)
-            say(f"recording into {shown(recording)}")
-            came = None
-            if calibration.may_run_before():
-                say(f"measuring this machine's peaks (about {USUAL_S} s; --no-calibrate skips it)")
-                came = calibration.run_before()
-            came = came or supervisor.asked_to_end()
-            if came is None:
-                run.document.begin()
-                run.document.write(recording)
-                pid = supervisor.spawn(executable, options.command, _program_environment(options, recording))
+            came, pid = _start(run, executable, say)
         except (UserError, OSError):
             folder.remove(recording, keep_root=not is_new)
             raise
         if came is not None:
             folder.remove(recording, keep_root=not is_new)
+            say("ended before the program started; nothing was recorded")
             end = ProgramEnd(signal=came)
         else:
-            collection.start()
-            supervisor.before_terminating = collection.poll_before_end
+            run.collection.start()
+            supervisor.before_terminating = run.collection.poll_before_end
             end = supervisor.run_program(pid, options.duration_s, KILL_GRACE_S)
             run.document.finish(end, interrupted=any(number in TERMINATING for number in supervisor.received))
-            for line in _finish(run, supervisor, collection, calibration, say):
+            for line in _finish(run, say):
                 say(line)
     return end_as(end)
 
@@ -94,6 +91,9 @@ class _Run:
     recording: Path
     program: PythonProgram | None
     document: Manifest
+    supervisor: Supervisor
+    collection: Collection
+    calibration: Calibration
 
 
 class Voice:
@@ -114,10 +114,32 @@ class Voice:
             self._quiet = True
 
 
+def _start(run: _Run, executable: str, say: Voice) -> tuple[int | None, int]:
+    """Measure, then start the program.
+
+    Returns:
+        (the signal that asked us to end before there was a program, or None; the program's process id or 0).
+    """
+    run.document.write(run.recording)
+    say(f"recording into {shown(run.recording)}")
+    came = None
+    if run.calibration.may_run_before():
+        say(f"measuring this machine's peaks (about {USUAL_S} s; --no-calibrate skips it)")
+        came = run.calibration.run_before()
+    came = came or run.supervisor.asked_to_end()
+    if came is not None:
+        return came, 0
+    run.document.begin()
+    run.document.write(run.recording)
+    environment = _program_environment(run.options, run.recording)
+    return None, run.supervisor.spawn(executable, run.options.command, environment)
+
+
 def _program_environment(options: RecordOptions, recording: Path) -> dict[str, str]:
     environment = dict(os.environ)
     # A recording inside a recording: the inner agent takes over, and one boot folder is enough.
-    rest = [part for part in environment.get("PYTHONPATH", "").split(os.pathsep) if part and part != str(BOOT_FOLDER)]
+    before = environment.get("PYTHONPATH", "").split(os.pathsep)
+    rest = [part for part in before if part and part != str(BOOT_FOLDER)]
     environment["PYTHONPATH"] = os.pathsep.join([str(BOOT_FOLDER), *rest])
     environment["SPYREPROF_DIR"] = str(recording)
     window = (
@@ -129,26 +151,24 @@ def _program_environment(options: RecordOptions, recording: Path) -> dict[str, s
     return environment
 
 
-def _finish(
-    run: _Run, supervisor: Supervisor, collection: Collection, calibration: Calibration, say: Voice
-) -> list[str]:
+def _finish(run: _Run, say: Voice) -> list[str]:
     """Complete the recording of a program that ended; no fault here may cost its exit code.
 
     Returns:
         Lines for the user.
     """
-    document = run.document
+    document, calibration = run.document, run.calibration
     try:
-        running = collection.stop()
-        conclusion.conclude(document, run.recording, run.program, running, supervisor)
-        states = [*document.collectors, *collection.states()]
+        running = run.collection.stop()
+        conclusion.conclude(document, run.recording, run.program, running, run.supervisor)
+        states = [*document.collectors, *run.collection.states()]
         states.append(bench_result.collect(run.recording, run.options.command, document.started_epoch_ns))
         document.collectors = [*states, calibration.state()]
         # The recording is complete from here on, for somebody may not wait for what follows.
         document.write(run.recording)
         if calibration.may_run_after():
             say("measuring this machine's peaks again")
-            calibration.run_after(stopped=bool(supervisor.passed_on & TERMINATING))
+            calibration.run_after(stopped=bool(run.supervisor.passed_on & TERMINATING))
         document.collectors = [*states, calibration.state()]
         document.write(run.recording)
         folder.tighten(run.recording)

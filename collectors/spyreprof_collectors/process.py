@@ -7,7 +7,6 @@ both. What arrives at the launcher is passed on only if the program did not get 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 import resource
@@ -78,6 +77,7 @@ class Supervisor:
     is_subreaper: bool = False
     _mask: set[int] = field(default_factory=set)
     _witness: GroupWitness | None = None
+    _awaited: set[int] = field(default_factory=set)
     _statuses: dict[int, int] = field(default_factory=dict)
     _program: int | None = None
     _passed_stop: bool = False
@@ -118,9 +118,11 @@ class Supervisor:
         ours = [s for s in (signal.SIGPIPE, signal.SIGXFSZ) if signal.getsignal(s) == signal.SIG_IGN]
 
         def start(path: str, words: list[str]) -> int:
-            return os.posix_spawn(
+            pid = os.posix_spawn(
                 path, words, environment, file_actions=file_actions, setsigmask=self._mask, setsigdef=ours
             )
+            self._awaited.add(pid)
+            return pid
 
         try:
             try:
@@ -202,7 +204,9 @@ class Supervisor:
                 continue
             if self._witness is not None and pid == self._witness.pid:
                 self._witness.gone = True
-            self._statuses[pid] = status
+            # The ends of adopted orphans concern nobody, and there may be many.
+            if pid in self._awaited:
+                self._statuses[pid] = status
 
     def _wait_once(self, deadline_ns: int | None, on_signal: Callable[[signal.struct_siginfo], None]) -> None:
         # at most 5 s: a child that ended while SIGCHLD was lost to a debugger is still noticed
@@ -274,8 +278,10 @@ def signal_name(number: int) -> str:
 def _prctl(option: int, value: int) -> bool:
     """Set a property of this process; False where the system has no such call."""
     try:
+        import ctypes  # not every build of Python has it
+
         return int(ctypes.CDLL(None).prctl(option, value, 0, 0, 0)) == 0
-    except (OSError, AttributeError):
+    except (ImportError, OSError, AttributeError):
         return False
 
 
