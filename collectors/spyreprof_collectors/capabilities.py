@@ -194,7 +194,9 @@ def _spyre(found: dict[str, object]) -> Capability:
     if renamed:
         reason = f"the PrivateUse1 device is called {renamed}, which does not prove a profiler behind it"
         return Capability(name, PARTIAL, reason, "Record one window and look for device kernels in its trace.")
-    return Capability(name, UNAVAILABLE, "torch_spyre is not installed in this interpreter", "Install torch-spyre.")
+    return Capability(
+        name, PARTIAL, "torch_spyre is not installed in this interpreter: no Spyre device", "Install torch-spyre."
+    )
 
 
 def _accelerators() -> Capability:
@@ -208,7 +210,7 @@ def _accelerators() -> Capability:
         return Capability("accelerators", OK, "; ".join(found))
     return Capability(
         "accelerators",
-        UNAVAILABLE,
+        PARTIAL,
         "no /dev/nvidia*, /dev/kfd or /dev/vfio/*: programs here run on the CPU",
         "In a container, pass the devices in.",
     )
