@@ -121,8 +121,21 @@ class PeakUse(msgspec.Struct, frozen=True, kw_only=True):
     evidence: tuple[str, ...] = ()
 
 
+class Witness(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the three independent views. `agrees` is None when it has nothing to say."""
+
+    name: WitnessName
+    says: BoundClass | None
+    agrees: bool | None
+    text: str
+    evidence: tuple[str, ...] = ()
+
+
 class PhaseReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One phase: how much of the window it took, and what binds it."""
+    """One phase: how much of the window it took, and what binds it.
+
+    `views` holds what each witness says of this phase alone: the use of peaks, the slope test, request times.
+    """
 
     phase: Phase
     steps: int
@@ -138,16 +151,7 @@ class PhaseReport(msgspec.Struct, frozen=True, kw_only=True):
     assigned_ratio: float | None = None
     peak_use: tuple[PeakUse, ...] = ()
     slope: SlopeFit | None = None
-    evidence: tuple[str, ...] = ()
-
-
-class Witness(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the three independent views. `agrees` is None when it has nothing to say."""
-
-    name: WitnessName
-    says: BoundClass | None
-    agrees: bool | None
-    text: str
+    views: tuple[Witness, ...] = ()
     evidence: tuple[str, ...] = ()
 
 

@@ -16,6 +16,7 @@ from spyreprof_analyzers.conclusions import findings
 from spyreprof_analyzers.engine_steps import DECODE, PHASE_NAMES, EngineSteps, busiest_writer, engine_steps
 from spyreprof_analyzers.facts import Facts, flop_floor_ratio, shares_of, weight_floor_ratio
 from spyreprof_analyzers.gaps import requests_in_flight
+from spyreprof_analyzers.phase_views import phase_views
 from spyreprof_analyzers.profile import StepSplit, phase_profile, step_split
 from spyreprof_analyzers.request_log import in_window, latencies, request_log, request_times, summarise
 from spyreprof_analyzers.scheduler import admission, gauges
@@ -61,7 +62,7 @@ def diagnose(inputs: AnalysisInputs, rules: RuleBook, targets: Targets) -> Diagn
     return Diagnosis(
         window=window,
         time_budget=facts.budget,
-        phases=_phase_reports(facts, profiles, inputs),
+        phases=_phase_reports(facts, profiles, inputs, rules, book),
         latencies=_latencies(facts),
         verdict=verdict,
         findings=findings(facts, verdict, targets, rules, book),
@@ -182,7 +183,11 @@ def _latencies(facts: Facts) -> tuple[LatencySummary, ...]:
 
 
 def _phase_reports(
-    facts: Facts, profiles: dict[Side, PhaseProfile | None], inputs: AnalysisInputs
+    facts: Facts,
+    profiles: dict[Side, PhaseProfile | None],
+    inputs: AnalysisInputs,
+    rules: RuleBook,
+    book: EvidenceBook,
 ) -> tuple[PhaseReport, ...]:
     splits = _splits(profiles, facts.steps, inputs)
     reports = []
@@ -211,6 +216,7 @@ def _phase_reports(
                 assigned_ratio=split.assigned_ratio if split is not None else None,
                 peak_use=bound.peak_use,
                 slope=_slope(facts.model, name),
+                views=phase_views(side, facts, rules, book),
                 evidence=bound.evidence,
             )
         )

@@ -159,3 +159,27 @@ def cite_blocked(seen: Admission, facts: Facts, book: EvidenceBook) -> str:
         source="engine steps and gauges",
         n=len(facts.steps),
     )
+
+
+def cite_weight_floor(ratio: float, book: EvidenceBook) -> str:
+    """Write down how much of a decode step reading the weights must take; the value is its evidence id."""
+    return book.add(
+        "decode.weight_floor_ratio",
+        ratio,
+        "ratio",
+        "derived",
+        method="time to read all weights once at the bandwidth peak, over the median decode step",
+        source="model size, bandwidth peak, engine steps",
+    )
+
+
+def cite_flop_floor(ratio: float, book: EvidenceBook) -> str:
+    """Write down how much of prefill time its matmuls need at peak; the value is its evidence id."""
+    return book.add(
+        "prefill.flop_floor_ratio",
+        ratio,
+        "ratio",
+        "estimated",
+        method="2 FLOPs per weight and prompt token at the compute peak, over the time of those steps",
+        source="model size, compute peak, engine steps",
+    )

@@ -160,9 +160,7 @@ def _refusals(steps: EngineSteps, present: dict[str, NDArray[np.float64]], rule:
         sizes, counts = np.unique(decode, return_counts=True)
         seen = int((counts >= per_size).sum())
         if len(sizes) == 0 or seen < min_sizes:
-            reasons[PER_REQUEST] = (
-                f"only {seen} batch sizes have {per_size} decode steps or more; {min_sizes} are needed"
-            )
+            reasons[PER_REQUEST] = f"{seen} of {min_sizes} batch sizes needed have {per_size} decode steps or more"
         elif counts.max() > rule.threshold("max_share_of_one_size") * counts.sum():
             reasons[PER_REQUEST] = f"{counts.max() / counts.sum():.0%} of the decode steps have one batch size"
         if PER_REQUEST in reasons:

@@ -12,7 +12,7 @@ import msgspec
 
 from spyreprof.findings import Witness
 from spyreprof.units import format_share
-from spyreprof_analyzers.facts import cite_blocked, cite_share
+from spyreprof_analyzers.facts import cite_blocked, cite_flop_floor, cite_share, cite_weight_floor
 
 if TYPE_CHECKING:
     from spyreprof.findings import BoundClass, Resource
@@ -156,22 +156,10 @@ def _engine(primary: BoundClass, facts: Facts, rules: RuleBook, book: EvidenceBo
         cited.append(cite_blocked(seen, facts, book))
         text = f"{format_share(seen.blocked_share)} of step time had token budget left while requests waited; "
     elif primary == "decode_bandwidth_bound" and facts.weight_floor_ratio is not None:
-        cited.append(
-            book.add(
-                "decode.weight_floor_ratio", facts.weight_floor_ratio, "ratio", "derived",
-                source="model size, bandwidth peak, engine steps",
-                method="time to read all weights once at the bandwidth peak, over the median decode step",
-            )
-        )  # fmt: skip
+        cited.append(cite_weight_floor(facts.weight_floor_ratio, book))
         text = f"reading the weights once takes {format_share(facts.weight_floor_ratio)} of a decode step; "
     elif primary == "prefill_bound" and facts.flop_floor_ratio is not None:
-        cited.append(
-            book.add(
-                "prefill.flop_floor_ratio", facts.flop_floor_ratio, "ratio", "estimated",
-                source="model size, compute peak, engine steps",
-                method="2 FLOPs per weight and prompt token at the compute peak, over the time of those steps",
-            )
-        )  # fmt: skip
+        cited.append(cite_flop_floor(facts.flop_floor_ratio, book))
         text = f"the prompt tokens' matmuls need {format_share(facts.flop_floor_ratio)} of that time at peak; "
     if said is None:
         return Witness(

@@ -249,10 +249,19 @@ def _phases(page: Page, report: Report, show_all: bool) -> None:
     columns = [Column("phase", numeric=False), Column("steps"), Column("time"), Column("share")]
     columns += [Column("batch"), Column("step p50"), Column("step p99"), Column("bound", numeric=False)]
     page.table(columns, [_phase_row(phase) for phase in report.phases], indent=2)
+    judged: set[tuple[str, ...]] = set()
     for phase in report.phases:
+        if phase.evidence and phase.evidence in judged:
+            # mixed steps share the profiled steps of prefill, and so all that is said of them
+            page.labelled(phase.phase, "judged together with prefill", indent=2, label_width=11)
+            continue
+        judged.add(phase.evidence)
         page.labelled(phase.phase, f"{phase.reason}{references(phase.evidence)}", indent=2, label_width=11)
         for use in phase.peak_use:
             page.labelled("", _spell_use(use), indent=2, label_width=11)
+        for view in phase.views:
+            if view.name != "device_trace":
+                page.labelled("", f"{view.name}: {view.text}{references(view.evidence)}", indent=2, label_width=11)
         if show_all:
             _slope(page, phase)
 

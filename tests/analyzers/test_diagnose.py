@@ -169,6 +169,26 @@ def test_a_window_on_a_slow_moment_is_judged_at_the_speed_of_the_other_steps() -
     assert {u.resource: u.use_ratio for u in busy.peak_use} == pytest.approx(use, rel=0.1)
 
 
+def test_each_phase_names_what_peaks_slope_and_requests_say_of_it() -> None:
+    phases = {phase.phase: phase for phase in diagnose(decode_run()).phases}
+    trace, engine, requests = phases["decode"].views
+    assert trace.says == engine.says == "decode_bandwidth_bound"
+    assert engine.agrees
+    assert "slope test: fixed cost, not split" in engine.text
+    assert "of request time is decode" in requests.text
+    assert requests.says is None
+
+
+def test_the_slope_test_of_prefill_says_how_much_grows_with_its_tokens() -> None:
+    """The synthetic engine spends 3 ms on each prompt token and 10 ms on each step."""
+    engine, run = prefill_heavy()
+    diagnosis = diagnose(inputs(run, engine))
+    share = next(e.value for e in diagnosis.evidence if e.metric == "prefill.token_cost_share")
+    steps = [row for row in run.steps if row["context_tokens"]]
+    true = sum(3 * MS * row["context_tokens"] for row in steps) / sum(r["end_ns"] - r["start_ns"] for r in steps)
+    assert share == pytest.approx(true, rel=0.05)
+
+
 def test_few_steps_never_give_high_confidence() -> None:
     engine = Engine(fixed_ns=60 * MS)
     run = replay(engine, one_after_another(4, 8, 24))

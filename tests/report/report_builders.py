@@ -221,6 +221,11 @@ PHASES = (
         bound="memory_bandwidth",
         reason="matmul reads weights at 82.3 % of the measured bandwidth and does 4 % of the compute peak",
         assigned_ratio=0.912,
+        views=(
+            Witness(name="device_trace", says="decode_bandwidth_bound", agrees=None, text="its reason"),
+            Witness(name="engine", says=None, agrees=None, text="slope test: fixed cost, not split", evidence=("e1",)),
+            Witness(name="requests", says=None, agrees=None, text="no request log and no histograms"),
+        ),
         peak_use=(
             PeakUse(
                 resource="memory_bandwidth",

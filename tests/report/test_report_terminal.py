@@ -333,3 +333,18 @@ def test_a_budget_without_the_pauses_of_the_profiler_says_so() -> None:
 def test_a_budget_of_no_time_draws_no_shares() -> None:
     empty = msgspec.structs.replace(BUDGET, window_ns=0, parts=(), unexplained_ns=0)
     assert "Where the wall time" not in render(finished_report(time_budget=empty), 80)
+
+
+def test_a_phase_shows_what_slope_test_and_requests_say_and_the_trace_only_once() -> None:
+    drawn = render(finished_report(), 120)
+    assert "engine: slope test: fixed cost, not split [e1]" in drawn
+    assert "requests: no request log and no histograms" in drawn
+    assert "its reason" not in drawn
+
+
+def test_mixed_steps_that_share_the_evidence_of_prefill_are_not_told_twice() -> None:
+    prefill = msgspec.structs.replace(finished_report().phases[0], evidence=("e1",))
+    mixed = msgspec.structs.replace(prefill, phase="mixed")
+    drawn = render(finished_report(phases=(prefill, mixed)), 120)
+    assert drawn.count(prefill.reason) == 1
+    assert "judged together with prefill" in drawn

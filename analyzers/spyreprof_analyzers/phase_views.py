@@ -1,0 +1,127 @@
+"""What each witness says of one phase, beside the bound that the device trace gives it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spyreprof.findings import Witness
+from spyreprof.units import NS_PER_S, format_seconds, format_share
+from spyreprof_analyzers.engine_steps import MIXED, PREFILL
+from spyreprof_analyzers.facts import cite_flop_floor, cite_weight_floor
+from spyreprof_analyzers.slope import FIXED, PER_CONTEXT_TOKEN, PER_REQUEST
+from spyreprof_analyzers.witnesses import bound_class
+
+if TYPE_CHECKING:
+    from spyreprof.findings import BoundClass
+    from spyreprof.rules import RuleBook
+    from spyreprof_analyzers.book import EvidenceBook
+    from spyreprof_analyzers.facts import Facts, Side
+
+
+def phase_views(side: Side, facts: Facts, rules: RuleBook, book: EvidenceBook) -> tuple[Witness, ...]:
+    """Peaks, slope test and requests on one side of the work; each None where it has nothing to say."""
+    bound = facts.bounds[side]
+    said = bound_class(side, bound.resource)
+    trace = Witness(
+        name="device_trace",
+        says=None if said == "undetermined" else said,
+        agrees=None,
+        text=bound.reason,
+        evidence=bound.evidence,
+    )
+    engine = _decode_engine(facts, rules, book) if side == "decode" else _prefill_engine(facts, rules, book)
+    return trace, _compared(engine, trace.says), _requests(side, facts, book)
+
+
+def _compared(view: Witness, trace: BoundClass | None) -> Witness:
+    """Whether a view agrees with the trace; None where one of them is silent."""
+    if view.says is None or trace is None:
+        return view
+    return Witness(name=view.name, says=view.says, agrees=view.says == trace, text=view.text, evidence=view.evidence)
+
+
+def _decode_engine(facts: Facts, rules: RuleBook, book: EvidenceBook) -> Witness:
+    pieces: list[str] = []
+    cited: list[str] = []
+    says: BoundClass | None = None
+    floor = facts.weight_floor_ratio
+    if floor is not None:
+        cited.append(cite_weight_floor(floor, book))
+        pieces.append(f"reading the weights once takes {format_share(floor)} of a decode step")
+        if floor >= rules["SPY-DEC-001"].threshold("min_weight_floor_ratio"):
+            says = "decode_bandwidth_bound"
+    model = facts.model
+    if model is not None:
+        per_request = next((term for term in model.fit.terms if term.name == PER_REQUEST), None)
+        fixed = model.identified(FIXED)
+        if per_request is not None and not per_request.identifiable:
+            pieces.append(f"slope test: fixed cost, not split ({per_request.reason})")
+        elif per_request is not None and fixed is not None and per_request.ns_per_unit is not None:
+            cited.extend(_cite_slope(name, value, model.fit.n_steps, book) for name, value in (
+                (FIXED, fixed), (PER_REQUEST, per_request.ns_per_unit)
+            ))  # fmt: skip
+            pieces.append(
+                f"slope test: {format_seconds(fixed / NS_PER_S)} fixed and "
+                f"{format_seconds(per_request.ns_per_unit / NS_PER_S)} per request"
+            )
+    return Witness(
+        name="engine", says=says, agrees=None, text="; ".join(pieces) or "nothing to go by", evidence=tuple(cited)
+    )
+
+
+def _prefill_engine(facts: Facts, rules: RuleBook, book: EvidenceBook) -> Witness:
+    pieces: list[str] = []
+    cited: list[str] = []
+    says: BoundClass | None = None
+    floor = facts.flop_floor_ratio
+    if floor is not None:
+        cited.append(cite_flop_floor(floor, book))
+        pieces.append(f"the prompt tokens' matmuls need {format_share(floor)} of that time at peak")
+        if floor >= rules["SPY-GEN-003"].threshold("high_use"):
+            says = "prefill_bound"
+    model = facts.model
+    per_token = model.identified(PER_CONTEXT_TOKEN) if model is not None else None
+    steps = facts.steps.where((facts.steps.phase == PREFILL) | (facts.steps.phase == MIXED))
+    if model is not None and per_token is not None and len(steps):
+        share = min(per_token * float(steps.context_tokens.sum()) / max(int(steps.duration_ns.sum()), 1), 1.0)
+        cited.append(_cite_slope(PER_CONTEXT_TOKEN, per_token, model.fit.n_steps, book))
+        cited.append(
+            book.add(
+                "prefill.token_cost_share", share, "ratio", "derived", n=len(steps), source="engine steps",
+                method="fitted cost per prompt token times prompt tokens, over the time of those steps",
+            )
+        )  # fmt: skip
+        pieces.append(f"slope test: {format_share(share)} of it grows with the prompt tokens")
+    elif model is not None:
+        term = next((term for term in model.fit.terms if term.name == PER_CONTEXT_TOKEN), None)
+        if term is not None:
+            pieces.append(f"slope test: cost per prompt token not determined ({term.reason})")
+    return Witness(
+        name="engine", says=says, agrees=None, text="; ".join(pieces) or "nothing to go by", evidence=tuple(cited)
+    )
+
+
+def _requests(side: Side, facts: Facts, book: EvidenceBook) -> Witness:
+    times = facts.times
+    if times is None or times.total_s <= 0:
+        return Witness(name="requests", says=None, agrees=None, text="no request log and no histograms")
+    share = (times.decode_s if side == "decode" else times.prefill_s) / times.total_s
+    cited = book.add(
+        f"requests.{side}_share", share, "ratio", "measured", n=times.requests, source=times.source,
+        method=f"{side} time over all time of finished requests",
+    )  # fmt: skip
+    name = "waiting and prefill" if side == "prefill" and times.queue_s is None else side
+    return Witness(
+        name="requests",
+        says=None,
+        agrees=None,
+        text=f"{format_share(share)} of request time is {name}",
+        evidence=(cited,),
+    )
+
+
+def _cite_slope(name: str, ns_per_unit: float, steps: int, book: EvidenceBook) -> str:
+    return book.add(
+        f"slope.{name}_ns", ns_per_unit, "ns", "derived", n=steps, source="engine steps",
+        method="non-negative robust regression of cycle time on executed work",
+    )  # fmt: skip
