@@ -64,7 +64,9 @@ def hostile_manifest(text: str) -> Manifest:
 def everything_written(recording: FakeRecording, **inputs: Any) -> str:
     report = build_report(recording, diagnosis(), analysis_inputs(**inputs))
     assert "redaction" in dump(report).decode()
-    return dump(report).decode() + render(report, 1000, show_all=True) + render(report, 1000, color=True)
+    written = dump(report).decode() + render(report, 1000, show_all=True) + render(report, 1000, color=True)
+    # a hash may spell any short word by chance
+    return written.replace(report.report_id, "")
 
 
 @pytest.mark.parametrize("text", HOSTILE)
