@@ -12,8 +12,6 @@ import pytest
 ROOT = Path(__file__).parent.parent
 FOLDERS = (ROOT, ROOT / "docs", ROOT / "samples", ROOT / "bench")
 PAGES = sorted(page for folder in FOLDERS for page in folder.glob("*.md"))
-    [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *ROOT.glob("samples/*.md"), *ROOT.glob("bench/*.md")]
-)
 
 
 def verbs() -> list[str]:
