@@ -44,19 +44,18 @@ def clip(spans: NDArray[np.int64], start: int, end: int) -> NDArray[np.int64]:
 
 
 def intersect(left: NDArray[np.int64], right: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Points that lie in both; both sides disjoint and sorted."""
-    pieces: list[tuple[int, int]] = []
-    i = j = 0
-    while i < len(left) and j < len(right):
-        start = max(left[i, 0], right[j, 0])
-        end = min(left[i, 1], right[j, 1])
-        if end > start:
-            pieces.append((int(start), int(end)))
-        if left[i, 1] < right[j, 1]:
-            i += 1
-        else:
-            j += 1
-    return as_spans(pieces)
+    """Points that lie in both; both sides disjoint."""
+    if len(left) == 0 or len(right) == 0:
+        return left[:0]
+    edges = np.concatenate((left[:, 0], left[:, 1], right[:, 0], right[:, 1]))
+    in_left = np.repeat((1, -1, 0, 0), (len(left), len(left), len(right), len(right)))
+    in_right = np.repeat((0, 0, 1, -1), (len(left), len(left), len(right), len(right)))
+    order = np.argsort(edges, kind="stable")
+    edges = edges[order]
+    # between two neighbouring edges membership does not change
+    covered = (np.cumsum(in_left[order]) > 0) & (np.cumsum(in_right[order]) > 0)
+    pieces = np.stack((edges[:-1], edges[1:]), axis=1)[covered[:-1]]
+    return union(pieces[pieces[:, 1] > pieces[:, 0]])
 
 
 def subtract(spans: NDArray[np.int64], holes: NDArray[np.int64]) -> NDArray[np.int64]:
