@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(BOOT))
+from _spyreprof.model_facts import _children
 from _spyreprof.rows import encode, encode_step
 from _spyreprof.step_names import PREFIXES, is_step, kind_of
 from _spyreprof.window_policy import WindowPolicy, WindowSettings
@@ -158,6 +160,23 @@ def test_settings_that_are_no_numbers_are_left_at_their_defaults() -> None:
         {"steps": "4; rm", "operators": None, "max_step_s": 0.1, "other": 3, "after_s": True}
     )
     assert chosen == WindowSettings(max_step_s=0.1)
+
+
+class Holder:
+    def __init__(self, size: int) -> None:
+        self.__dict__ = dict.fromkeys(map(str, range(size)), 0)
+
+
+@pytest.mark.parametrize("container", [dict.fromkeys(range(200_000)), set(range(200_000)), Holder(200_000)])
+def test_a_huge_container_is_not_copied_to_look_at_its_first_items(container: object) -> None:
+    tracemalloc.start()
+    try:
+        items = list(_children(container))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(items) == 256
+    assert peak_bytes < 200_000
 
 
 def test_every_module_of_the_agent_is_short() -> None:

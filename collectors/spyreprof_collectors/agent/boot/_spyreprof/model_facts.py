@@ -7,6 +7,7 @@ ones alive; what the caller of a step can reach holds the model in every engine'
 from __future__ import annotations
 
 import sys
+from itertools import islice
 from time import monotonic_ns
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
@@ -115,11 +116,12 @@ def _frame_values(frame: FrameType | None) -> Iterator[list[Any]]:
 
 
 def _children(value: Any) -> Iterable[Any]:
+    # A copy of a huge cache, made only to be cut, would stop the program and take its memory.
     kind = type(value)
     if kind in {list, tuple, set, frozenset}:
-        return list(value)[:_MAX_ITEMS]
+        return list(islice(value, _MAX_ITEMS))
     if kind is dict:
-        return list(value.values())[:_MAX_ITEMS]
+        return list(islice(value.values(), _MAX_ITEMS))
     if kind is MethodType:
         return (value.__self__,)
     if kind is FunctionType:
@@ -128,7 +130,7 @@ def _children(value: Any) -> Iterable[Any]:
         attributes = object.__getattribute__(value, "__dict__")
     except AttributeError:
         return ()
-    return list(attributes.values())[:_MAX_ITEMS] if type(attributes) is dict else ()
+    return list(islice(attributes.values(), _MAX_ITEMS)) if type(attributes) is dict else ()
 
 
 def _is_filled(cell: Any) -> bool:
