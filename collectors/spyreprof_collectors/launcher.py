@@ -172,9 +172,9 @@ def _finish(run: _Run, say: Voice) -> list[str]:
         document.collectors = [*states, calibration.state()]
         document.write(run.recording)
         folder.tighten(run.recording)
+        return conclusion.summary(document, shown(run.recording))
     except Exception as error:  # noqa: BLE001  the program's exit code matters more than our bookkeeping
         return [f"the recording {shown(run.recording)} is incomplete: {type(error).__name__}: {error}"]
-    return conclusion.summary(document, shown(run.recording))
 
 
 def shown(path: Path) -> str:

@@ -232,6 +232,21 @@ def test_a_program_that_removes_the_recording_keeps_its_exit_code(tmp_path: Path
     assert b"Traceback" not in run.stderr
 
 
+def test_a_fault_in_what_is_said_at_the_end_keeps_the_exit_code(tmp_path: Path) -> None:
+    code = """
+import sys
+from spyreprof_collectors import conclusion, launcher
+conclusion.summary = lambda *_: 1 / 0
+words = (sys.executable, "-c", "raise SystemExit(6)")
+sys.exit(launcher.record(launcher.RecordOptions(words, calibrate=False)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment(), capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == 6, done.stderr
+    assert b"Traceback" not in done.stderr
+
+
 def test_a_working_folder_that_is_gone_costs_nothing(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
