@@ -19,7 +19,11 @@ _WILDCARDS = frozenset({"", "0.0.0.0", "::", "*"})  # noqa: S104  recognised, ne
 
 
 class NotPrometheusError(Exception):
-    """The address answers, but not with Prometheus text; asking again is pointless."""
+    """The address answers, but not with Prometheus text; asking for long is pointless."""
+
+
+class NoPageError(NotPrometheusError):
+    """The server knows no such page; one that is starting may learn it."""
 
 
 class UnreachableError(Exception):
@@ -77,6 +81,7 @@ class Page:
 
         Raises:
             NotPrometheusError: there is something else at this address.
+            NoPageError: the server knows no such page.
             UnreachableError: no answer, an error of the server, or one that is too large.
         """
         kind = http.client.HTTPSConnection if self.scheme == "https" else http.client.HTTPConnection
@@ -99,6 +104,8 @@ class Page:
             return self.fetch()
         if status >= 500 or status == 429:
             raise UnreachableError(f"the server answered {status}")
+        if status == 404:
+            raise NoPageError(f"it answered {status}")
         if status != 200:
             raise NotPrometheusError(f"it answered {status}")
         if len(body) > MAX_PAGE_BYTES:

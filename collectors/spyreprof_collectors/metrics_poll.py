@@ -12,11 +12,13 @@ from pathlib import Path
 from spyreprof.recording import layout
 from spyreprof.units import NS_PER_S
 from spyreprof_collectors.manifest import CollectorState
-from spyreprof_collectors.metrics_page import NotPrometheusError, Page, UnreachableError
+from spyreprof_collectors.metrics_page import NoPageError, NotPrometheusError, Page, UnreachableError
 from spyreprof_collectors.shards import ShardTail, ShardWriter, shard_paths
 
 INTERVAL_S = 0.5
 _LONGEST_PAUSE_S = 4.0
+# A page that was good before, or is not there yet, is asked for again until so many refusals came in a row.
+_REFUSALS = 3
 # Histogram buckets are nine tenths of a vLLM page's changes (sample engine, 28 polls: 247 of 277 kB) and serve
 # quantiles over long stretches only.
 BUCKET_INTERVAL_S = 10.0
@@ -38,6 +40,7 @@ class Endpoint:
     last_was_full: bool = False
     polls: int = 0
     failures_in_a_row: int = 0
+    refusals_in_a_row: int = 0
     next_ns: int = 0
     given_up: str | None = None
     last_error: str | None = None
@@ -47,6 +50,13 @@ class Endpoint:
         if is_bucket(line):
             return with_buckets and line not in self.written_buckets
         return line not in self.written
+
+    def pause(self, error: Exception) -> None:
+        """Put off the next poll after a failure, the longer the more of them came in a row."""
+        self.failures_in_a_row += 1
+        self.last_error = str(error)
+        pause_s = min(INTERVAL_S * 2**self.failures_in_a_row, _LONGEST_PAUSE_S)
+        self.next_ns = time.monotonic_ns() + int(pause_s * NS_PER_S)
 
 
 def is_bucket(line: str) -> bool:
@@ -128,15 +138,17 @@ class MetricsCollector:
         try:
             lines = endpoint.page.fetch()
         except NotPrometheusError as error:
-            endpoint.given_up = f"polling ended, {error}"
+            endpoint.refusals_in_a_row += 1
+            patient = endpoint.polls > 0 or isinstance(error, NoPageError)
+            if endpoint.refusals_in_a_row >= (_REFUSALS if patient else 1):
+                endpoint.given_up = f"polling ended, {error}"
+            else:
+                endpoint.pause(error)
             return
         except UnreachableError as error:
-            endpoint.failures_in_a_row += 1
-            endpoint.last_error = str(error)
-            pause_s = min(INTERVAL_S * 2**endpoint.failures_in_a_row, _LONGEST_PAUSE_S)
-            endpoint.next_ns = time.monotonic_ns() + int(pause_s * NS_PER_S)
+            endpoint.pause(error)
             return
-        endpoint.failures_in_a_row = 0
+        endpoint.failures_in_a_row = endpoint.refusals_in_a_row = 0
         endpoint.polls += 1
         # The values are those of some moment between request and answer; a page is made when it is asked for.
         endpoint.last_t_ns = started_ns

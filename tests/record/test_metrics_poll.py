@@ -149,9 +149,10 @@ def test_buckets_are_written_at_longer_intervals_and_none_is_lost(
     ]
 
 
-@pytest.mark.parametrize(
-    ("status", "body"), [(404, b"not here"), (200, b"<html>\n<body>\nhello\n</body>\n"), (401, b""), (302, b"")]
-)
+REFUSALS = [(404, b"not here"), (200, b"<html>\n<body>\nhello\n</body>\n"), (401, b""), (302, b"")]
+
+
+@pytest.mark.parametrize(("status", "body"), REFUSALS[1:])
 def test_an_address_that_is_no_prometheus_page_is_asked_once(
     tmp_path: Path, answer: Answer, status: int, body: bytes
 ) -> None:
@@ -164,6 +165,32 @@ def test_an_address_that_is_no_prometheus_page_is_asked_once(
     state = metrics.state(None)
     assert state.state == "unavailable"
     assert "polling ended" in (state.reason or "")
+
+
+def test_a_page_that_a_starting_server_does_not_know_is_asked_for_three_times(tmp_path: Path, answer: Answer) -> None:
+    metrics, _ = collector(tmp_path, Page("127.0.0.1", answer.port))
+    answer.status = 404
+    metrics.sample()
+    metrics.sample()
+    assert len(answer.requests) == 1, "no pause after a refusal"
+    for _ in range(3):
+        metrics.hurry()
+        metrics.sample()
+    assert len(answer.requests) == 3
+    assert "polling ended, it answered 404" in (metrics.state(None).reason or "")
+
+
+@pytest.mark.parametrize(("status", "body"), REFUSALS)
+def test_a_page_that_was_good_may_be_refused_twice_in_a_row_and_no_more(
+    tmp_path: Path, answer: Answer, status: int, body: bytes
+) -> None:
+    metrics, _ = collector(tmp_path, Page("127.0.0.1", answer.port))
+    good = (200, b"a 1\n")
+    for answer.status, answer.body in (good, (status, body), (status, body), good, *[(status, body)] * 4):
+        metrics.hurry()
+        metrics.sample()
+    assert len(answer.requests) == 4 + 3
+    assert "polling ended" in (metrics.state(None).reason or "")
 
 
 def test_a_server_error_is_asked_again_later_and_recovers(tmp_path: Path, answer: Answer) -> None:
