@@ -28,7 +28,8 @@ def kv_fit(facts: Facts, rules: RuleBook) -> int | None:
     if settings.kv_blocks is None or settings.block_size is None or log is None:
         return None
     length = float(np.percentile(log.prompt_tokens + log.output_tokens, 90))
-    if length <= 0:
+    # NaN when the log lacks a length
+    if not length > 0:
         return None
     ratio = rules["SPY-QUE-001"].threshold("kv_fit_ratio")
     return math.floor(ratio * settings.kv_blocks * settings.block_size / length)

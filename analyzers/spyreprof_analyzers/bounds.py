@@ -16,15 +16,22 @@ if TYPE_CHECKING:
     from spyreprof_analyzers.profile import PhaseProfile, StepSplit
 
 
+_PEAK_METHODS = {"measured": "best rate seen on this machine", "declared": "from a hardware file"}
+
+
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What binds a phase, why, and the numbers behind it. `near` marks a bound close to its threshold."""
+    """What binds a phase, why, and the numbers behind it. `use` holds the use of each peak, where both are known.
+
+    `reads_kv` says that attention moved most of the bytes: the KV cache rather than weights.
+    """
 
     resource: Resource
     reason: str
     peak_use: tuple[PeakUse, ...] = ()
     evidence: tuple[str, ...] = ()
     use: dict[str, float] | None = None
+    reads_kv: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +73,17 @@ def phase_bound(
     peaks: Peaks,
     rules: RuleBook,
     book: EvidenceBook,
+    unlike: str | None = None,
 ) -> Bound:
     """Judge one phase from its profiled steps.
+
+    Args:
+        phase: its name in evidence.
+        profile, split: sums of its profiled steps and how they are cut; None when there are none to go by.
+        peaks: ceilings that may be used.
+        rules: thresholds.
+        book: takes the numbers.
+        unlike: why the profiled steps do not speak for the phase, when that is why there is no profile.
 
     Returns:
         "host" when most of the step passes outside device work; else the resource whose peak the matmul and
@@ -75,7 +91,7 @@ def phase_bound(
         neither; "undetermined" with the reason otherwise.
     """
     if profile is None or split is None:
-        return Bound("undetermined", "no profiled step of this phase")
+        return Bound("undetermined", unlike or "no profiled step of this phase")
     rule = rules["SPY-GEN-003"]
     source = f"{profile.steps} profiled {phase} steps"
     cited = [
@@ -106,7 +122,7 @@ def phase_bound(
             f"{format_share(split.exposed_communication)} of step time is exposed communication",
             evidence=tuple(cited),
         )
-    uses, missing = _peak_use(phase, profile, peaks, book, source)
+    uses, missing = _peak_use(phase, profile, peaks, rules, book)
     cited.extend(evidence for use in uses.values() for evidence in use.evidence)
     if missing:
         return Bound("undetermined", missing, tuple(uses.values()), tuple(cited))
@@ -118,17 +134,24 @@ def phase_bound(
         tuple(uses.values()),
         tuple(cited),
         {"compute": compute, "memory_bandwidth": bandwidth},
+        reads_kv=2 * profile.attention_bytes > profile.bytes,
     )
 
 
 def _peak_use(
-    phase: str, profile: PhaseProfile, peaks: Peaks, book: EvidenceBook, source: str
+    phase: str, profile: PhaseProfile, peaks: Peaks, rules: RuleBook, book: EvidenceBook
 ) -> tuple[dict[str, PeakUse], str | None]:
     """Use of both peaks inside matmul and attention operators; and what is missing, in words."""
     if profile.roofline_ns == 0:
         return {}, "the profiled operators carry no shapes, so their FLOPs and bytes are unknown"
+    if profile.modelled_ratio < rules["SPY-GEN-003"].threshold("min_modelled_ratio"):
+        return (
+            {},
+            f"FLOPs and bytes are known for only {format_share(profile.modelled_ratio)} of matmul and attention time",
+        )
     uses: dict[str, PeakUse] = {}
     missing: str | None = None
+    source = f"{profile.steps} profiled {phase} steps"
     for resource, amount, unit in (
         ("compute", profile.flops, "flop"),
         ("memory_bandwidth", profile.bytes, "B"),
@@ -147,7 +170,7 @@ def _peak_use(
             ),
             book.add(
                 f"peak.{resource}_per_s", peak.value, peak.unit, peak.origin, source=peak.source,
-                method=f"best rate seen: {format_rate(peak.value, unit + '/s')}",
+                method=f"{_PEAK_METHODS.get(peak.origin, 'given')}: {format_rate(peak.value, unit + '/s')}",
             ),
             book.add(
                 f"{phase}.matmul.{resource}_use", ratio, "ratio", "derived", n=profile.steps, source=source,

@@ -84,6 +84,17 @@ _PHASE_TEXT: dict[tuple[str, str], tuple[str, str, str]] = {
 }
 
 
+_READS_KV = (
+    "Attention reads the keys and values of every token so far; no other request shares that read. Shorter contexts or "
+    "fewer bytes per cached token shorten it, a larger batch does not."
+)
+
+
+def _may_batch_more(side: Side, facts: Facts, verdict: Verdict) -> bool:
+    """More requests share the read of weights; they do not share that of the KV cache."""
+    return side == "decode" and verdict.primary == "decode_bandwidth_bound" and not facts.bounds["decode"].reads_kv
+
+
 def _phase(facts: Facts, verdict: Verdict, side: Side, rules: RuleBook, book: EvidenceBook) -> Finding | None:
     bound = facts.bounds[side]
     share = facts.shares.prefill if side == "prefill" else facts.shares.decode
@@ -91,6 +102,8 @@ def _phase(facts: Facts, verdict: Verdict, side: Side, rules: RuleBook, book: Ev
     if known is None:
         return None
     rule_id, title, text = known
+    if bound.reads_kv and (side, bound.resource) == ("decode", "memory_bandwidth"):
+        title, text = "Decode is bound by reading the KV cache", _READS_KV
     rule = rules[rule_id]
     if share < rule.materiality_share:
         return None
@@ -116,7 +129,7 @@ def _phase(facts: Facts, verdict: Verdict, side: Side, rules: RuleBook, book: Ev
         share=share,
         evidence=tuple(evidence),
         against=_against(verdict, *rule.false_positive_notes) if largest else rule.false_positive_notes,
-        advice=_concurrency_advice(facts) if verdict.primary == "decode_bandwidth_bound" and side == "decode" else (),
+        advice=_concurrency_advice(facts) if _may_batch_more(side, facts, verdict) else (),
     )
 
 
@@ -154,7 +167,8 @@ def _blocked(facts: Facts, targets: Targets, rules: RuleBook, book: EvidenceBook
     if kind is None or seen is None:
         return None
     rule = rules["SPY-QUE-001" if kind == "queue_bound" else "SPY-KVC-001"]
-    share = seen.blocked_share * (facts.shares.prefill + facts.shares.decode)
+    held = seen.at_cap_share if kind == "queue_bound" else seen.blocked_share
+    share = held * (facts.shares.prefill + facts.shares.decode)
     if share < rule.materiality_share:
         return None
     source = "gauges"
@@ -166,23 +180,25 @@ def _blocked(facts: Facts, targets: Targets, rules: RuleBook, book: EvidenceBook
                  method="95th percentile over time"),
         book.add("queue.kv_usage_p95", seen.kv_usage_p95, "ratio", "measured", n=seen.samples, source=source,
                  method="95th percentile over time"),
-        book.add("queue.cap", seen.cap_requests, "requests", "estimated", source="engine steps",
-                 method="most requests in a step that held back waiting ones"),
+        book.add("queue.cap", seen.cap_requests, "requests", "measured" if seen.cap_is_known else "estimated",
+                 source="engine settings" if seen.cap_is_known else "engine steps and gauges",
+                 method="the cap in force" if seen.cap_is_known else "most requests that ran while others waited"),
     )  # fmt: skip
     against = list(rule.false_positive_notes)
     if facts.bounds["decode"].use is None:
         against.append("no profiled decode step shows whether a larger batch has room")
     advice = batch_cap_advice(facts, targets, rules, book) if kind == "queue_bound" else None
+    kv_full = format_share(seen.kv_usage_p95 or 0.0)
     if kind == "queue_bound":
         text = (
             f"For {format_share(share)} of the window requests waited (95th percentile {seen.waiting_p95:.0f}) while "
-            f"no more than {seen.cap_requests} ran and the KV cache was at most {format_share(seen.kv_usage_p95 or 0)} "
-            "full."
+            f"the batch stood at its cap of {seen.cap_requests}; the KV cache was {kv_full} "
+            "full (95th percentile)."
         )
     else:
         text = (
             f"For {format_share(share)} of the window requests waited (95th percentile {seen.waiting_p95:.0f}) with "
-            f"the KV cache {format_share(seen.kv_usage_p95 or 0)} full."
+            f"the KV cache {kv_full} full (95th percentile)."
         )
     return Finding(
         id=rule.id,
@@ -209,7 +225,7 @@ def _load_limited(facts: Facts, verdict: Verdict, rules: RuleBook, book: Evidenc
         rule_version=rule.version,
         severity="info",
         title=rule.title,
-        text=f"No request was in flight for {format_share(share)} of the window; the engine kept up with its load.",
+        text=f"No request was in flight for {format_share(share)} of the window.",
         phase=None,
         share=share,
         evidence=evidence,

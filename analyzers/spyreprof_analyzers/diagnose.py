@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,11 +14,19 @@ from spyreprof_analyzers import intervals
 from spyreprof_analyzers.book import EvidenceBook
 from spyreprof_analyzers.bounds import phase_bound, usable_peaks
 from spyreprof_analyzers.conclusions import findings
-from spyreprof_analyzers.engine_steps import DECODE, PHASE_NAMES, EngineSteps, busiest_writer, engine_steps
+from spyreprof_analyzers.engine_steps import (
+    DECODE,
+    MIXED,
+    PHASE_NAMES,
+    PREFILL,
+    EngineSteps,
+    busiest_writer,
+    engine_steps,
+)
 from spyreprof_analyzers.facts import Facts, flop_floor_ratio, shares_of, weight_floor_ratio
 from spyreprof_analyzers.gaps import requests_in_flight
 from spyreprof_analyzers.phase_views import phase_views
-from spyreprof_analyzers.profile import StepSplit, phase_profile, step_split
+from spyreprof_analyzers.profile import StepSplit, phase_profile, step_split, unlike
 from spyreprof_analyzers.request_log import in_window, latencies, request_log, request_times, summarise
 from spyreprof_analyzers.scheduler import admission, gauges
 from spyreprof_analyzers.slope import cycle_ns, fit_step_model
@@ -30,6 +39,7 @@ if TYPE_CHECKING:
     from spyreprof.findings import SlopeFit, SteadyWindow
     from spyreprof.recording.schema import AnalysisInputs
     from spyreprof.rules import RuleBook
+    from spyreprof.trace.profiled import ProfiledStep
     from spyreprof_analyzers.bounds import Bound
     from spyreprof_analyzers.facts import Side
     from spyreprof_analyzers.profile import PhaseProfile
@@ -51,11 +61,12 @@ def diagnose(inputs: AnalysisInputs, rules: RuleBook, targets: Targets) -> Diagn
     book = EvidenceBook()
     writer = busiest_writer(inputs.steps)
     everything = engine_steps(inputs.steps, writer) if writer is not None else None
-    if everything is None or len(everything) < 2:
+    if writer is None or everything is None or len(everything) < 2:
         return _nothing_to_judge(inputs, book)
+    inputs = _of_engine(inputs, writer)
     window = steady_window(everything, inputs, rules)
     steps = _steps_of(everything, window, inputs)
-    profiles = _profiles(inputs, steps)
+    profiles = _profiles(inputs, steps, rules)
     facts = _facts(inputs, steps, window, profiles, rules, book)
     verdict = decide(facts, rules, book)
     _open_questions(inputs, facts, book)
@@ -75,7 +86,7 @@ def _facts(
     inputs: AnalysisInputs,
     steps: EngineSteps,
     window: SteadyWindow,
-    profiles: dict[Side, PhaseProfile | None],
+    profiles: _Profiles,
     rules: RuleBook,
     book: EvidenceBook,
 ) -> Facts:
@@ -86,15 +97,15 @@ def _facts(
     if log is not None and log.arrival_ns is not None:
         in_flight = requests_in_flight(log.arrival_ns, log.arrival_ns + log.e2e_ns, steps, rules)
     peaks = usable_peaks(inputs.peaks, rules)
-    splits = _splits(profiles, steps, inputs)
+    splits = _splits(profiles, inputs)
     wall = wall_time(window, steps, inputs, in_flight, seen, rules)
     excluded = _excluded(inputs, window, wall.paused_ns)
     budget = time_budget(wall, splits, excluded)
     bounds: dict[Side, Bound] = {
-        "prefill": phase_bound("prefill", profiles["prefill"], splits.get("prefill"), peaks, rules, book),
-        "decode": phase_bound("decode", profiles["decode"], splits.get("decode"), peaks, rules, book),
+        side: phase_bound(side, profiles.of[side], splits.get(side), peaks, rules, book, profiles.unlike[side])
+        for side in profiles.of
     }
-    times = request_times(inputs.counters, log)
+    times = request_times(inputs.counters, log, window)
     finished = times.requests if times is not None else None
     median_step = int(np.median(steps.duration_ns)) if len(steps) else 0
     return Facts(
@@ -105,18 +116,21 @@ def _facts(
         shares=shares_of(wall, budget, steps),
         bounds=bounds,
         peaks=peaks,
-        admission=admission(steps, in_span, rules) if in_span is not None else None,
+        admission=admission(steps, in_span, inputs.settings.max_num_seqs, rules) if in_span is not None else None,
         log=log,
         times=times,
         model=fit_step_model(steps, cycle_ns(steps, IDLE_GAP_STEPS * median_step), rules),
         parameters=inputs.model,
         settings=inputs.settings,
         curve=step_curve(steps, rules),
-        weight_floor_ratio=weight_floor_ratio(steps, inputs.model, peaks),
-        flop_floor_ratio=flop_floor_ratio(steps, inputs.model, peaks),
+        weight_floor_ratio=weight_floor_ratio(steps, inputs.model, peaks, rules),
+        flop_floor_ratio=flop_floor_ratio(steps, inputs.model, peaks, rules),
         idle_client_share=_idle_client_share(log, in_flight, window),
         requests_in_window=int(in_window(log, window).sum()) if log is not None else finished,
         engines=int(inputs.steps["writer"].nunique()),
+        overlap_share=wall.overlap_ns / max(int(steps.duration_ns.sum()), 1),
+        finished=inputs.finished,
+        device_kind=inputs.device_kind,
     )
 
 
@@ -128,29 +142,52 @@ def _steps_of(everything: EngineSteps, window: SteadyWindow, inputs: AnalysisInp
     return everything.where(keep)
 
 
-def _profiles(inputs: AnalysisInputs, steps: EngineSteps) -> dict[Side, PhaseProfile | None]:
+def _of_engine(inputs: AnalysisInputs, writer: str) -> AnalysisInputs:
+    """The same inputs with the profiled steps, pauses and compilations of one process alone."""
+    return replace(
+        inputs,
+        profiled_steps=tuple(step for step in inputs.profiled_steps if step.writer in (None, "", writer)),
+        pauses=tuple(pause for pause in inputs.pauses if pause.writer in (None, writer)),
+        compiles=tuple(compiled for compiled in inputs.compiles if compiled.writer in (None, writer)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Profiles:
+    """Profiles by side, and why a side has none although steps were profiled."""
+
+    of: dict[Side, PhaseProfile | None]
+    unlike: dict[Side, str | None]
+
+
+def _profiles(inputs: AnalysisInputs, steps: EngineSteps, rules: RuleBook) -> _Profiles:
     """Profiled steps by side. A mixed step's matmuls are sized by its prompt tokens, so it counts as prefill."""
-    prefill = [step for step in inputs.profiled_steps if (step.context_tokens or 0) > 0]
-    decode = [
-        step for step in inputs.profiled_steps if step.context_tokens == 0 and (step.generation_requests or 0) > 0
-    ]
-    return {"prefill": phase_profile(prefill, steps), "decode": phase_profile(decode, steps)}
+    chosen: dict[Side, list[ProfiledStep]] = {
+        "prefill": [step for step in inputs.profiled_steps if (step.context_tokens or 0) > 0],
+        "decode": [
+            step for step in inputs.profiled_steps if step.context_tokens == 0 and (step.generation_requests or 0) > 0
+        ],
+    }
+    codes: dict[Side, tuple[int, ...]] = {"prefill": (PREFILL, MIXED), "decode": (DECODE,)}
+    reasons: dict[Side, str | None] = {}
+    for side, profiled in chosen.items():
+        same = steps.where(np.isin(steps.phase, codes[side]))
+        reasons[side] = unlike(profiled, same, rules) if profiled else None
+    return _Profiles(
+        of={side: phase_profile(chosen[side], steps) if reasons[side] is None else None for side in chosen},
+        unlike=reasons,
+    )
 
 
-def _splits(
-    profiles: dict[Side, PhaseProfile | None], steps: EngineSteps, inputs: AnalysisInputs
-) -> dict[str, StepSplit]:
+def _splits(profiles: _Profiles, inputs: AnalysisInputs) -> dict[str, StepSplit]:
     """Resource shares per phase name. Mixed steps take the shares of steps with prompt tokens."""
     dispatch = next((peak.value for peak in inputs.peaks if peak.resource == "dispatch"), None)
     splits: dict[str, StepSplit] = {}
-    for names, profile in ((("prefill", "mixed"), profiles["prefill"]), (("decode",), profiles["decode"])):
-        if profile is None:
-            continue
-        codes = [PHASE_NAMES.index(name) for name in names]
-        same = steps.where(np.isin(steps.phase, codes))
-        usual = float(same.duration_ns.mean()) if len(same) else None
-        split = step_split(profile, dispatch, usual)
-        splits.update(dict.fromkeys(names, split))
+    sides: tuple[tuple[Side, tuple[str, ...]], ...] = (("prefill", ("prefill", "mixed")), ("decode", ("decode",)))
+    for side, names in sides:
+        profile = profiles.of[side]
+        if profile is not None:
+            splits.update(dict.fromkeys(names, step_split(profile, dispatch)))
     return splits
 
 
@@ -175,8 +212,10 @@ def _idle_client_share(log: RequestLog | None, in_flight: np.ndarray | None, win
 
 def _latencies(facts: Facts) -> tuple[LatencySummary, ...]:
     rows = list(latencies(facts.log, facts.window)) if facts.log is not None else []
-    generating = facts.steps.where(facts.steps.generation_requests > 0)
-    itl = summarise("itl", generating.duration_ns / NS_PER_S, "duration of engine steps that generate")
+    steps = facts.steps
+    median_step = int(np.median(steps.duration_ns)) if len(steps) else 0
+    cycles = cycle_ns(steps, IDLE_GAP_STEPS * median_step)[steps.generation_requests > 0]
+    itl = summarise("itl", cycles / NS_PER_S, "cycle time of engine steps that generate")
     if itl is not None:
         rows.append(itl)
     return tuple(rows)
@@ -184,12 +223,12 @@ def _latencies(facts: Facts) -> tuple[LatencySummary, ...]:
 
 def _phase_reports(
     facts: Facts,
-    profiles: dict[Side, PhaseProfile | None],
+    profiles: _Profiles,
     inputs: AnalysisInputs,
     rules: RuleBook,
     book: EvidenceBook,
 ) -> tuple[PhaseReport, ...]:
-    splits = _splits(profiles, facts.steps, inputs)
+    splits = _splits(profiles, inputs)
     reports = []
     for code, name in enumerate(PHASE_NAMES[:3]):
         steps = facts.steps.of_phase(code)
@@ -229,6 +268,13 @@ def _slope(model: StepModel | None, phase: str) -> SlopeFit | None:
 
 
 def _open_questions(inputs: AnalysisInputs, facts: Facts, book: EvidenceBook) -> None:
+    for side, bound in facts.bounds.items():
+        if inputs.profiled_steps and bound.use is None and bound.peak_use == () and not bound.evidence:
+            book.leave_open(
+                f"what binds {side}",
+                bound.reason,
+                "record longer, so that a profiler window falls on usual steps of this phase",
+            )
     if not inputs.profiled_steps:
         book.leave_open(
             "where time inside a step goes",

@@ -35,7 +35,6 @@ class EngineSteps:
     generation_tokens: NDArray[np.int64]
     generation_seq_len_sum: NDArray[np.int64]
     compiles: NDArray[np.int64]
-    profiled: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -78,7 +77,6 @@ def engine_steps(table: pd.DataFrame, writer: str) -> EngineSteps:
         generation_tokens=column("generation_tokens"),
         generation_seq_len_sum=column("generation_seq_len_sum"),
         compiles=rows["compiles"].fillna(0).to_numpy(dtype=np.int64),
-        profiled=rows["profiled"].fillna(False).to_numpy(dtype=np.int64),
     )
 
 

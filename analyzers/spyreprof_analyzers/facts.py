@@ -13,6 +13,7 @@ from spyreprof_analyzers.engine_steps import DECODE, MIXED, PREFILL
 if TYPE_CHECKING:
     from spyreprof.findings import SteadyWindow, TimeBudget
     from spyreprof.recording.schema import EngineSettings, ModelFacts
+    from spyreprof.rules import RuleBook
     from spyreprof_analyzers.book import EvidenceBook
     from spyreprof_analyzers.bounds import Bound, Peaks
     from spyreprof_analyzers.engine_steps import EngineSteps
@@ -37,6 +38,8 @@ class Shares:
     scheduler_gap: float
     compile: float
     no_load: float
+    front_end: float
+    waiting_unscheduled: float
     unexplained: float
 
     def largest(self) -> str:
@@ -47,6 +50,8 @@ class Shares:
             "prefill": self.prefill,
             "scheduler_gap": self.scheduler_gap,
             "compile": self.compile,
+            "front_end": self.front_end,
+            "waiting_unscheduled": self.waiting_unscheduled,
         }
         return max(ranked, key=lambda name: ranked[name])
 
@@ -80,6 +85,9 @@ class Facts:
     idle_client_share: float | None
     requests_in_window: int | None
     engines: int
+    overlap_share: float
+    finished: bool
+    device_kind: str | None
 
 
 def mixed_prefill_ratio(steps: EngineSteps) -> float:
@@ -111,21 +119,24 @@ def shares_of(wall: WallTime, budget: TimeBudget, steps: EngineSteps) -> Shares:
         scheduler_gap=wall.gaps.ns["scheduler_gap"] / length,
         compile=wall.compile_ns / length,
         no_load=wall.gaps.ns["no_load"] / length,
+        front_end=wall.gaps.ns["front_end"] / length,
+        waiting_unscheduled=wall.gaps.ns["waiting_unscheduled"] / length,
         unexplained=budget.unexplained_share,
     )
 
 
-def weight_floor_ratio(steps: EngineSteps, parameters: ModelFacts, peaks: Peaks) -> float | None:
+def weight_floor_ratio(steps: EngineSteps, parameters: ModelFacts, peaks: Peaks, rules: RuleBook) -> float | None:
     """Time to read all weights once at the bandwidth peak, over the median decode step."""
     peak = peaks.usable.get("memory_bandwidth")
     decode = steps.of_phase(DECODE)
     if peak is None or parameters.parameter_bytes is None or len(decode) < MIN_DECODE_STEPS_TO_SPLIT:
         return None
     read = parameters.parameter_bytes - (parameters.embedding_bytes or 0)
-    return read / peak.value * NS_PER_S / float(np.median(decode.duration_ns))
+    ratio = read / peak.value * NS_PER_S / float(np.median(decode.duration_ns))
+    return _plausible(ratio, rules)
 
 
-def flop_floor_ratio(steps: EngineSteps, parameters: ModelFacts, peaks: Peaks) -> float | None:
+def flop_floor_ratio(steps: EngineSteps, parameters: ModelFacts, peaks: Peaks, rules: RuleBook) -> float | None:
     """Time that two FLOPs per weight and prompt token need at the compute peak, over the time of those steps."""
     peak = peaks.usable.get("compute")
     size = BYTES_PER_ELEMENT.get(parameters.dtype or "")
@@ -134,7 +145,12 @@ def flop_floor_ratio(steps: EngineSteps, parameters: ModelFacts, peaks: Peaks) -
         return None
     weights = (parameters.parameter_bytes - (parameters.embedding_bytes or 0)) / size
     needed_ns = 2.0 * weights * float(prefill.context_tokens.sum()) / peak.value * NS_PER_S
-    return needed_ns / max(int(prefill.duration_ns.sum()), 1)
+    return _plausible(needed_ns / max(int(prefill.duration_ns.sum()), 1), rules)
+
+
+def _plausible(ratio: float, rules: RuleBook) -> float | None:
+    """A floor cannot lie above what it is the floor of: then not all weights were read, or the peak is wrong."""
+    return ratio if ratio <= rules["SPY-GEN-003"].threshold("max_floor_ratio") else None
 
 
 def cite_share(name: Literal["prefill", "decode", "no_load"], facts: Facts, book: EvidenceBook) -> str:
@@ -143,8 +159,15 @@ def cite_share(name: Literal["prefill", "decode", "no_load"], facts: Facts, book
     if name == "no_load":
         method = f"time between steps with no request in flight over the window, by the {facts.wall.gaps.no_load_basis}"
     value = {"prefill": facts.shares.prefill, "decode": facts.shares.decode, "no_load": facts.shares.no_load}[name]
+    guessed = name == "no_load" and facts.wall.gaps.no_load_basis == "next step"
     return book.add(
-        f"window.{name}_share", value, "ratio", "measured", method=method, source="engine steps", n=len(facts.steps)
+        f"window.{name}_share",
+        value,
+        "ratio",
+        "estimated" if guessed else "derived",
+        method=method,
+        source="engine steps",
+        n=len(facts.steps),
     )
 
 
@@ -156,6 +179,19 @@ def cite_blocked(seen: Admission, facts: Facts, book: EvidenceBook) -> str:
         "ratio",
         "derived",
         method="step time with token budget left while requests waited, over all step time",
+        source="engine steps and gauges",
+        n=len(facts.steps),
+    )
+
+
+def cite_at_cap(seen: Admission, facts: Facts, book: EvidenceBook) -> str:
+    """Write down how much of that step time ran with the batch at its cap; the value is its evidence id."""
+    return book.add(
+        "scheduler.at_cap_share",
+        seen.at_cap_share,
+        "ratio",
+        "derived" if seen.cap_is_known else "estimated",
+        method="the part of it in which as many requests ran as the batch cap allows, over all step time",
         source="engine steps and gauges",
         n=len(facts.steps),
     )

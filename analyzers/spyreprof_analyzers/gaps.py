@@ -80,7 +80,7 @@ def classify_gaps(
     for start, end in gaps[~short].tolist():
         continues = _next_step_continues(steps, end)
         if in_flight is not None:
-            busy = intervals.total(intervals.clip(in_flight, start, end))
+            busy = int(np.diff(intervals.covered_before(in_flight, np.array((start, end))))[0])
             ns["no_load"] += end - start - busy
             ns[_with_work(continues, gauges, start, end, otherwise="front_end")] += busy
             basis.add("request log")

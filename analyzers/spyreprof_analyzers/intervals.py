@@ -35,6 +35,18 @@ def total(spans: NDArray[np.int64]) -> int:
     return int((spans[:, 1] - spans[:, 0]).sum()) if len(spans) else 0
 
 
+def covered_before(spans: NDArray[np.int64], times: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How much of disjoint, sorted spans lies before each time."""
+    if len(spans) == 0:
+        return np.zeros(len(times), dtype=np.int64)
+    length = spans[:, 1] - spans[:, 0]
+    before = np.concatenate(([0], np.cumsum(length)))
+    index = np.searchsorted(spans[:, 0], times, side="right")
+    last = np.maximum(index - 1, 0)
+    inside = np.where(index > 0, np.minimum(times, spans[last, 1]) - spans[last, 0], 0)
+    return before[last] + inside
+
+
 def clip(spans: NDArray[np.int64], start: int, end: int) -> NDArray[np.int64]:
     """The parts of the spans that lie within [start, end)."""
     if len(spans) == 0:

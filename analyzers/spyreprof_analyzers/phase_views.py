@@ -8,7 +8,7 @@ from spyreprof.findings import Witness
 from spyreprof.units import NS_PER_S, format_seconds, format_share
 from spyreprof_analyzers.engine_steps import MIXED, PREFILL
 from spyreprof_analyzers.facts import cite_flop_floor, cite_weight_floor
-from spyreprof_analyzers.slope import FIXED, PER_CONTEXT_TOKEN, PER_REQUEST
+from spyreprof_analyzers.slope import FIXED, PER_CONTEXT_TOKEN, PER_Q_K, PER_REQUEST
 from spyreprof_analyzers.witnesses import bound_class
 
 if TYPE_CHECKING:
@@ -83,12 +83,15 @@ def _prefill_engine(facts: Facts, rules: RuleBook, book: EvidenceBook) -> Witnes
     per_token = model.identified(PER_CONTEXT_TOKEN) if model is not None else None
     steps = facts.steps.where((facts.steps.phase == PREFILL) | (facts.steps.phase == MIXED))
     if model is not None and per_token is not None and len(steps):
-        share = min(per_token * float(steps.context_tokens.sum()) / max(int(steps.duration_ns.sum()), 1), 1.0)
+        # where the q x k term moves with the tokens, it is part of what they cost
+        quadratic = model.coefficients.get(PER_Q_K, 0.0) * float(steps.context_q_k_sum.sum())
+        grown = per_token * float(steps.context_tokens.sum()) + quadratic
+        share = min(grown / max(int(steps.duration_ns.sum()), 1), 1.0)
         cited.append(_cite_slope(PER_CONTEXT_TOKEN, per_token, model.fit.n_steps, book))
         cited.append(
             book.add(
                 "prefill.token_cost_share", share, "ratio", "derived", n=len(steps), source="engine steps",
-                method="fitted cost per prompt token times prompt tokens, over the time of those steps",
+                method="fitted cost of prompt tokens and of their q x k, over the time of those steps",
             )
         )  # fmt: skip
         pieces.append(f"slope test: {format_share(share)} of it grows with the prompt tokens")

@@ -38,7 +38,7 @@ def predict_step(facts: Facts, batch: int, rules: RuleBook) -> StepPrediction | 
     same = decode.duration_ns[decode.generation_requests == batch]
     if len(same) >= rule.threshold("min_steps_at_size"):
         return StepPrediction(float(np.median(same)) / NS_PER_S, drift, "decode steps of this size", True)
-    modelled, curve = _from_model(facts, decode, batch), facts.curve.at(batch)
+    modelled, curve = _from_model(facts, decode, batch), facts.curve.at(round(batch * _tokens_per_request(decode)))
     if modelled is not None and batch <= rule.threshold("extrapolation") * int(decode.generation_requests.max()):
         band = max(rule.threshold("model_band"), abs(curve[0] / modelled - 1.0) / 2 if curve is not None else 0.0)
         return StepPrediction(modelled, band, "fitted step model", False) if band <= max_band else None
@@ -60,3 +60,9 @@ def _from_model(facts: Facts, decode: EngineSteps, batch: int) -> float | None:
     length = float(decode.generation_seq_len_sum.sum() / max(decode.generation_requests.sum(), 1))
     cached = model.coefficients.get(PER_CACHED_TOKEN, 0.0) * length * batch
     return (fixed + per_request * batch + cached) / NS_PER_S
+
+
+def _tokens_per_request(decode: EngineSteps) -> float:
+    """Rows that one request pushes through the weights in a decode step: more than one with speculative tokens."""
+    requests = int(decode.generation_requests.sum())
+    return int(decode.generation_tokens.sum()) / requests if requests else 1.0

@@ -18,6 +18,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from spyreprof.rules import RuleBook
     from spyreprof.trace.profiled import ProfiledStep
     from spyreprof_analyzers.engine_steps import EngineSteps
 
@@ -34,8 +35,9 @@ class PhaseProfile:
     """Sums over the profiled steps of one phase. All times in nanoseconds.
 
     `roofline_ns` is time inside matmul and attention operators whose FLOPs and bytes are known, at the speed of the
-    unprofiled steps; `usual_steps` says how many profiled steps had such steps to compare with. `device_busy_ns` is
-    None on a CPU device.
+    unprofiled steps; `usual_steps` says how many profiled steps had such steps to compare with. `modelled_ratio` is
+    the share of matmul and attention time whose FLOPs and bytes are known. `excess_ns` is what profiled steps took
+    longer than their like. `device_busy_ns` is None on a CPU device.
     """
 
     steps: int
@@ -43,8 +45,11 @@ class PhaseProfile:
     kind_ns: dict[str, int]
     roofline_ns: int
     usual_steps: int
+    modelled_ratio: float
     flops: int
     bytes: int
+    attention_bytes: int
+    excess_ns: int
     gap_ns: int
     operators: int
     device_busy_ns: int | None
@@ -77,17 +82,22 @@ def phase_profile(steps: Iterable[ProfiledStep], unprofiled: EngineSteps) -> Pha
     if not chosen:
         return None
     kind_ns: dict[str, int] = {}
-    roofline_ns = flops = moved = usual_steps = 0
+    roofline_ns = flops = moved = attention_bytes = usual_steps = excess_ns = modelled_ns = roofline_all_ns = 0
     for step in chosen:
         usual_ns = usual_step_ns(step, unprofiled)
         usual_steps += usual_ns is not None
         scale = _to_usual_speed(step, usual_ns)
+        if usual_ns is not None:
+            excess_ns += max(step.end_ns - step.start_ns - usual_ns, 0)
         for operator in step.operators:
             kind_ns[operator.kind] = kind_ns.get(operator.kind, 0) + operator.ns
             if operator.kind in ROOFLINE_KINDS:
                 roofline_ns += int(operator.ns_with_model * scale)
+                modelled_ns += operator.ns_with_model
+                roofline_all_ns += operator.ns
                 flops += operator.flops or 0
                 moved += operator.bytes or 0
+                attention_bytes += (operator.bytes or 0) if operator.kind == "attention" else 0
     busy = [step.device_busy_ns for step in chosen if step.device_busy_ns is not None]
     return PhaseProfile(
         steps=len(chosen),
@@ -95,8 +105,11 @@ def phase_profile(steps: Iterable[ProfiledStep], unprofiled: EngineSteps) -> Pha
         kind_ns=kind_ns,
         roofline_ns=roofline_ns,
         usual_steps=usual_steps,
+        modelled_ratio=modelled_ns / roofline_all_ns if roofline_all_ns else 0.0,
         flops=flops,
         bytes=moved,
+        attention_bytes=attention_bytes,
+        excess_ns=excess_ns,
         gap_ns=sum(step.gap_ns for step in chosen),
         operators=sum(step.operator_count for step in chosen),
         device_busy_ns=sum(busy) if len(busy) == len(chosen) else None,
@@ -129,16 +142,15 @@ def _to_usual_speed(step: ProfiledStep, usual_ns: int | None) -> float:
     return min(usual_ns / work, 1.0)
 
 
-def step_split(
-    profile: PhaseProfile, dispatch_ns_per_operator: float | None, unprofiled_step_ns: float | None
-) -> StepSplit:
+def step_split(profile: PhaseProfile, dispatch_ns_per_operator: float | None) -> StepSplit:
     """Cut the profiled step time into resources.
 
     Args:
         profile: sums of the phase.
         dispatch_ns_per_operator: measured cost of dispatching one operator; None counts only gaps as host.
-        unprofiled_step_ns: mean duration of the same phase's steps without a profiler. What the profiled steps
-            took longer is the profiler's doing and is taken off the host share, where it falls.
+
+    What profiled steps took longer than their like is the profiler's doing, and is taken off the host share first,
+    where it falls.
     """
     if profile.device_busy_ns is not None:
         return _accelerator_split(profile)
@@ -147,9 +159,7 @@ def step_split(
     work = sum(profile.kind_ns.values()) - communication - unassigned
     dispatch = min(profile.operators * (dispatch_ns_per_operator or 0.0), float(work))
     host = profile.gap_ns + dispatch
-    excess = 0.0
-    if unprofiled_step_ns is not None:
-        excess = min(max(profile.step_ns - profile.steps * unprofiled_step_ns, 0.0), host)
+    excess = min(float(profile.excess_ns), host)
     length = max(profile.step_ns - excess, 1.0)
     return StepSplit(
         device_compute=(work - dispatch) / length,
@@ -164,7 +174,8 @@ def _accelerator_split(profile: PhaseProfile) -> StepSplit:
     busy = profile.device_busy_ns or 0
     communication = min(profile.kind_ns.get("communication", 0), busy)
     copies = min(profile.kind_ns.get("copy", 0), busy - communication)
-    length = max(profile.step_ns, 1)
+    excess = min(profile.excess_ns, max(profile.step_ns - busy, 0))
+    length = max(profile.step_ns - excess, 1)
     # a device that works past the end of the host's span would make more than a whole
     busy_in_step = min(busy, length)
     scale = busy_in_step / busy if busy else 0.0
@@ -175,3 +186,30 @@ def _accelerator_split(profile: PhaseProfile) -> StepSplit:
         host=(length - busy_in_step) / length,
         unassigned=0.0,
     )
+
+
+def unlike(steps: list[ProfiledStep], unprofiled: EngineSteps, rules: RuleBook) -> str | None:
+    """Why profiled steps do not speak for a phase; None when they do.
+
+    Args:
+        steps: profiled steps of one phase, at least one, with known tokens.
+        unprofiled: the window's steps of that phase.
+        rules: how near is near enough.
+    """
+    if len(unprofiled) == 0:
+        return None
+    rule = rules["SPY-GEN-003"]
+    if any((step.context_tokens or 0) > 0 for step in steps):
+        what, ratio = "prompt tokens", rule.threshold("max_chunk_ratio")
+        shown = float(np.median([step.context_tokens or 0 for step in steps]))
+        sizes = unprofiled.context_tokens
+    else:
+        what, ratio = "requests", rule.threshold("max_batch_ratio")
+        shown = float(np.median([step.generation_requests or 0 for step in steps]))
+        sizes = unprofiled.generation_requests
+    like = (sizes >= shown / ratio) & (sizes <= shown * ratio)
+    share = int(unprofiled.duration_ns[like].sum()) / max(int(unprofiled.duration_ns.sum()), 1)
+    if share >= rule.threshold("min_like_share"):
+        return None
+    usual = float(np.median(sizes))
+    return f"the profiled steps held {shown:g} {what}, the window's usually {usual:g}: they do not speak for it"

@@ -33,15 +33,14 @@ MIN_FOR_P99 = 100
 class RequestLog:
     """Finished requests of a load generator, arrays of shape (n,), times in nanoseconds.
 
-    `arrival_ns` is None when the log holds no start times.
+    `arrival_ns` is None when the log holds no start times; token counts are NaN where the log lacks them.
     """
 
     arrival_ns: NDArray[np.int64] | None
     e2e_ns: NDArray[np.int64]
     ttft_ns: NDArray[np.int64]
-    itl_mean_ns: NDArray[np.float64]
-    prompt_tokens: NDArray[np.int64]
-    output_tokens: NDArray[np.int64]
+    prompt_tokens: NDArray[np.float64]
+    output_tokens: NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.e2e_ns)
@@ -73,29 +72,31 @@ def request_log(table: pd.DataFrame) -> RequestLog | None:
         arrival_ns=arrival.to_numpy(dtype=np.int64) if arrival.notna().all() else None,
         e2e_ns=done["e2e_ns"].to_numpy(dtype=np.int64),
         ttft_ns=done["ttft_ns"].to_numpy(dtype=np.int64),
-        itl_mean_ns=done["itl_mean_ns"].to_numpy(dtype=np.float64, na_value=np.nan),
-        prompt_tokens=done["prompt_tokens"].fillna(0).to_numpy(dtype=np.int64),
-        output_tokens=done["output_tokens"].fillna(0).to_numpy(dtype=np.int64),
+        prompt_tokens=done["prompt_tokens"].to_numpy(dtype=np.float64, na_value=np.nan),
+        output_tokens=done["output_tokens"].to_numpy(dtype=np.float64, na_value=np.nan),
     )
 
 
-def request_times(counters: pd.DataFrame, log: RequestLog | None) -> RequestTimes | None:
-    """Queue, prefill and decode time of finished requests.
+def request_times(counters: pd.DataFrame, log: RequestLog | None, window: SteadyWindow) -> RequestTimes | None:
+    """Queue, prefill and decode time of the requests that finished in the window.
 
     The engine's histograms tell queue and prefill apart. Without them the client's log knows only time to first
     token, in which both are one; that sum then stands as prefill and `queue_s` is None.
     """
-    queue, prefill, decode = (delta(counters, name) for name in (QUEUE, PREFILL, DECODE))
-    finished = delta(counters, FINISHED)
+    queue, prefill, decode, finished = (
+        delta(counters, name, start_ns=window.start_ns, end_ns=window.end_ns)
+        for name in (QUEUE, PREFILL, DECODE, FINISHED)
+    )
     if queue is not None and prefill is not None and decode is not None and finished:
         return RequestTimes(queue, prefill, decode, int(finished), "/metrics histograms")
     if log is None:
         return None
+    inside = in_window(log, window)
     return RequestTimes(
         None,
-        float(log.ttft_ns.sum()) / NS_PER_S,
-        float((log.e2e_ns - log.ttft_ns).sum()) / NS_PER_S,
-        len(log),
+        float(log.ttft_ns[inside].sum()) / NS_PER_S,
+        float((log.e2e_ns - log.ttft_ns)[inside].sum()) / NS_PER_S,
+        int(inside.sum()),
         "load generator's log",
     )
 
@@ -113,11 +114,17 @@ def latencies(log: RequestLog, window: SteadyWindow) -> tuple[LatencySummary, ..
     source = "load generator's log"
     rows = (
         ("ttft", log.ttft_ns[inside].astype(np.float64)),
-        ("tpot", log.itl_mean_ns[inside]),
+        ("tpot", _time_per_output_token_ns(log)[inside]),
         ("e2e", log.e2e_ns[inside].astype(np.float64)),
     )
     summaries = (summarise(metric, values / NS_PER_S, source) for metric, values in rows)
     return tuple(summary for summary in summaries if summary is not None)
+
+
+def _time_per_output_token_ns(log: RequestLog) -> NDArray[np.float64]:
+    """Decode time over output tokens after the first; NaN with fewer than two. Chunks of several tokens are no gap."""
+    later = np.where(log.output_tokens > 1, log.output_tokens - 1, np.nan)
+    return np.asarray((log.e2e_ns - log.ttft_ns) / later)
 
 
 def summarise(metric: str, seconds: NDArray[np.float64], source: str) -> LatencySummary | None:

@@ -72,16 +72,18 @@ class Admission:
     """How admission went in the window.
 
     Attributes:
-        waiting_share: share of gauge samples with at least one request waiting.
         blocked_share: share of step time in steps that had token budget left while requests waited.
-        cap_requests: most requests in one such step, the cap that seems to be in force; None when never blocked.
+        at_cap_share: the part of it in which as many requests ran as the batch cap allows.
+        cap_requests: the cap, or where it is not known the most requests that ran while others waited; None when
+            none waited. `cap_is_known` tells the two apart.
         kv_usage_p95, waiting_p95, demand_p95: percentiles of the gauges; demand is running + waiting.
         samples: gauge samples in the window.
     """
 
-    waiting_share: float
     blocked_share: float
+    at_cap_share: float
     cap_requests: int | None
+    cap_is_known: bool
     kv_usage_p95: float | None
     waiting_p95: float
     running_p95: float
@@ -110,8 +112,15 @@ def gauges(counters: pd.DataFrame, end_ns: int) -> Gauges | None:
     )
 
 
-def admission(steps: EngineSteps, seen: Gauges, rules: RuleBook) -> Admission | None:
-    """Judge admission over the window's steps and gauge samples; None without either."""
+def admission(steps: EngineSteps, seen: Gauges, cap: int | None, rules: RuleBook) -> Admission | None:
+    """Judge admission over the window's steps and gauge samples; None without either.
+
+    Args:
+        steps, seen: of the window.
+        cap: the batch cap in force, or None when it is not known; the largest number of running requests while
+            others waited then stands for it.
+        rules: thresholds.
+    """
     known = steps.where(steps.phase != UNKNOWN_PHASE)
     if len(known) == 0 or len(seen.time_ns) == 0 or np.isnan(seen.waiting).all():
         return None
@@ -122,13 +131,18 @@ def admission(steps: EngineSteps, seen: Gauges, rules: RuleBook) -> Admission | 
     waiting = _at(seen.time_ns, seen.waiting, middle)
     # one waiting request may just have arrived; it counts when it is still there at the step's middle
     blocked = had_budget & (waiting >= 1)
-    requests = known.context_requests + known.generation_requests
+    in_step = (known.context_requests + known.generation_requests).astype(np.float64)
+    # a scheduler may leave running requests out of a step, so the gauge counts too
+    running = np.fmax(in_step, _at(seen.time_ns, seen.running, middle))
+    cap_requests = int(running[blocked].max()) if blocked.any() else None
+    at_cap = blocked & (running >= rule.threshold("at_cap_ratio") * (cap or cap_requests or 1))
     busy = max(int(known.duration_ns.sum()), 1)
     usage = seen.kv_usage_ratio[~np.isnan(seen.kv_usage_ratio)]
     return Admission(
-        waiting_share=float(np.mean(seen.waiting[~np.isnan(seen.waiting)] >= 1)),
         blocked_share=int(known.duration_ns[blocked].sum()) / busy,
-        cap_requests=int(requests[blocked].max()) if blocked.any() else None,
+        at_cap_share=int(known.duration_ns[at_cap].sum()) / busy,
+        cap_requests=cap or cap_requests,
+        cap_is_known=cap is not None,
         kv_usage_p95=float(np.percentile(usage, 95)) if len(usage) else None,
         waiting_p95=float(np.nanpercentile(seen.waiting, 95)),
         running_p95=float(np.nanpercentile(seen.running, 95)),

@@ -175,7 +175,6 @@ def _refusals(steps: EngineSteps, present: dict[str, NDArray[np.float64]], rule:
                 reasons.setdefault(right, f"moves together with {left}")
     if PER_CONTEXT_TOKEN in present:
         chunks = present[PER_CONTEXT_TOKEN][present[PER_CONTEXT_TOKEN] > 0]
-        if chunks.std() < 0.05 * chunks.mean() and len(chunks) == len(steps):
-            reasons[PER_CONTEXT_TOKEN] = "every step held nearly the same number of context tokens"
-            reasons[FIXED] = "fixed cost, not split: the chunk size hardly varied"
+        if chunks.std() < rule.threshold("min_chunk_variation") * chunks.mean():
+            reasons[PER_CONTEXT_TOKEN] = "every prefill step held nearly the same number of prompt tokens"
     return reasons

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spyreprof.findings import SteadyWindow
+from spyreprof.units import NS_PER_S
 from spyreprof_analyzers.engine_steps import UNKNOWN_PHASE
+
+# Shorter idle times are part of a load, however light.
+APART_NS = 20 * NS_PER_S
 
 if TYPE_CHECKING:
     from spyreprof.recording.schema import AnalysisInputs
@@ -26,11 +30,14 @@ def steady_window(steps: EngineSteps, inputs: AnalysisInputs, rules: RuleBook) -
         steps: at least one step, ordered by start.
     """
     rule = rules["SPY-GEN-002"]
+    apart, steps = _without_what_stands_apart(steps, rule.threshold("apart_busy_share"))
     first = _after_warm_up(steps, int(rule.threshold("warm_up_steps")))
     start, end = int(steps.start_ns[first]), int(steps.end_ns[-1])
     running = np.where(steps.phase == UNKNOWN_PHASE, 0, steps.context_requests + steps.generation_requests)
     level = _level(steps, running, start, end)
     basis = "from the first to the last engine step, without warm-up"
+    if apart:
+        basis += " and what stood far apart from the rest"
     if level >= 1:
         reached = np.flatnonzero(running[first:] >= rule.threshold("level_ratio") * level) + first
         if len(reached) > 1:
@@ -40,6 +47,24 @@ def steady_window(steps: EngineSteps, inputs: AnalysisInputs, rules: RuleBook) -
             )
     length = max(inputs.recording_end_ns - inputs.recording_start_ns, 1)
     return SteadyWindow(start_ns=start, end_ns=end, share_of_recording=min((end - start) / length, 1.0), basis=basis)
+
+
+def _without_what_stands_apart(steps: EngineSteps, busy_share: float) -> tuple[bool, EngineSteps]:
+    """Cut off a few steps that a long idle time parts from the load, such as a single request tried beforehand.
+
+    The side with less work goes when its work is a small share of all and shorter than the idle time beside it.
+    """
+    apart = False
+    while len(steps) > 2:
+        gap = steps.start_ns[1:] - np.maximum.accumulate(steps.end_ns)[:-1]
+        at = int(np.argmax(gap))
+        left, right = (int(part.sum()) for part in np.split(steps.duration_ns, [at + 1]))
+        smaller = min(left, right)
+        if int(gap[at]) <= smaller or smaller >= busy_share * (left + right) or int(gap[at]) < APART_NS:
+            break
+        keep = np.arange(len(steps)) > at if left <= right else np.arange(len(steps)) <= at
+        steps, apart = steps.where(keep), True
+    return apart, steps
 
 
 def _after_warm_up(steps: EngineSteps, warm_up_steps: int) -> int:

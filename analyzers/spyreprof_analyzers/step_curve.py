@@ -35,7 +35,6 @@ class StepCurve:
     tokens: NDArray[np.float64]
     step_s: NDArray[np.float64]
     spread: NDArray[np.float64]
-    steps: NDArray[np.int64]
 
     def at(self, tokens: int) -> tuple[float, float] | None:
         """Step seconds and their relative band at a token count; None outside of what was seen."""
@@ -70,5 +69,4 @@ def step_curve(steps: EngineSteps, rules: RuleBook) -> StepCurve:
         if points
         else np.zeros(0, dtype=np.float64),
         spread=np.maximum(np.array(columns[2], dtype=np.float64), drift),
-        steps=np.array(columns[3], dtype=np.int64),
     )

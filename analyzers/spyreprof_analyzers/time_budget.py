@@ -33,6 +33,7 @@ class WallTime:
     compile_ns: int
     gaps: GapTimes
     paused_ns: int
+    overlap_ns: int
 
 
 def wall_time(
@@ -68,6 +69,7 @@ def wall_time(
         compile_ns=intervals.total(compiles),
         gaps=classify_gaps(idle, steps, in_flight, gauges, rules),
         paused_ns=intervals.total(whole) - intervals.total(judged),
+        overlap_ns=int((steps.duration_ns - (own[:, 1] - own[:, 0])).sum()),
     )
 
 
@@ -86,7 +88,8 @@ def time_budget(wall: WallTime, splits: dict[str, StepSplit], excluded: tuple[Ex
         if ns == 0:
             continue
         if phase == PHASE_NAMES[UNKNOWN_PHASE]:
-            parts.append(("step_of_unknown_phase", ns, "measured"))
+            # a step ran, but of what: nothing may be concluded from it
+            unexplained += ns
         elif split is None:
             parts.append((f"{phase}.not_split", ns, "measured"))
         else:
@@ -104,7 +107,9 @@ def time_budget(wall: WallTime, splits: dict[str, StepSplit], excluded: tuple[Ex
             parts.extend((f"{phase}.{name}", part, "derived") for name, part in cut.items() if part)
     parts.append(("compile", wall.compile_ns, "measured"))
     for name in ("scheduler_gap", "waiting_unscheduled", "front_end", "no_load"):
-        parts.append((name, wall.gaps.ns[name], "derived" if name == "front_end" else "measured"))
+        guessed = name == "no_load" and wall.gaps.no_load_basis == "next step"
+        origin: Origin = "derived" if name == "front_end" else "estimated" if guessed else "measured"
+        parts.append((name, wall.gaps.ns[name], origin))
     length = max(wall.judged_ns, 1)
     return TimeBudget(
         window_ns=wall.judged_ns,

@@ -17,13 +17,14 @@ from spyreprof_analyzers.witnesses import (
 
 if TYPE_CHECKING:
     from spyreprof.findings import BoundClass, Confidence, Witness
+    from spyreprof.recording.schema import Peak
     from spyreprof.rules import RuleBook
     from spyreprof_analyzers.book import EvidenceBook
     from spyreprof_analyzers.facts import Facts
 
 HEADLINES: dict[str, str] = {
     "prefill_bound": "Prefill binds: prompt processing is limited by compute",
-    "decode_bandwidth_bound": "Decode binds: every step is limited by reading weights from memory",
+    "decode_bandwidth_bound": "Decode binds: every step is limited by reading {read} from memory",
     "interconnect_bound": "The interconnect binds: steps wait for communication",
     "host_bound": "The host binds: the device waits for it",
     "queue_bound": "The batch cap binds: requests wait while the KV cache has room",
@@ -56,11 +57,16 @@ def decide(facts: Facts, rules: RuleBook, book: EvidenceBook) -> Verdict:
         primary=primary,
         confidence=confidence,
         secondary=_secondary(primary, facts, rules),
-        headline=f"{HEADLINES[primary]} ({format_share(_share(primary, facts))} of the window).",
+        headline=f"{_headline(primary, facts)} ({format_share(_share(primary, facts))} of the window).",
         reason=reason,
         witnesses=views,
         confidence_reasons=reasons,
     )
+
+
+def _headline(primary: BoundClass, facts: Facts) -> str:
+    read = "the KV cache" if facts.bounds["decode"].reads_kv else "weights"
+    return HEADLINES[primary].format(read=read)
 
 
 def undetermined(reason: str, missing: tuple[NotJudged, ...], views: tuple[Witness, ...]) -> Verdict:
@@ -74,6 +80,12 @@ def undetermined(reason: str, missing: tuple[NotJudged, ...], views: tuple[Witne
         witnesses=views,
         missing=missing,
     )
+
+
+_WITHOUT_A_CLASS = {
+    "front_end": "clients waited while the engine was idle is the largest share: the front end or the client binds",
+    "waiting_unscheduled": "requests waited while nothing was scheduled is the largest share of the window",
+}
 
 
 def _refusal(facts: Facts, rules: RuleBook) -> str | None:
@@ -92,14 +104,20 @@ def _primary(facts: Facts, rules: RuleBook) -> tuple[BoundClass, str]:
         return "load_limited", "no request in flight is the largest share of the window"
     if largest == "compile":
         return "compile_bound", "compilation is the largest share of the window"
+    if largest in _WITHOUT_A_CLASS:
+        return "undetermined", _WITHOUT_A_CLASS[largest]
     side = larger_side(facts)
     bound = facts.bounds[side]
     blocked = blocked_class(facts, rules)
     if blocked == "kv_capacity_bound":
         return blocked, "requests waited with token budget left and the KV cache nearly full"
-    if blocked == "queue_bound" and bound.resource != "compute":
-        return blocked, "requests waited with token budget left and room in the KV cache"
+    # a batch whose matmuls use the compute peak gains nothing from growing
+    compute = bound.use["compute"] if bound.use is not None else 0.0
+    if blocked == "queue_bound" and compute < rules["SPY-GEN-003"].threshold("high_use"):
+        return blocked, "requests waited with the batch at its cap, token budget left and room in the KV cache"
     if largest == "scheduler_gap":
+        if facts.device_kind != "cpu":
+            return "undetermined", "between the host's spans of two steps the device may still work on the first"
         return "host_bound", "time between steps with work in flight is the largest share of the window"
     said = bound_class(side, bound.resource)
     if said != "undetermined":
@@ -110,6 +128,18 @@ def _primary(facts: Facts, rules: RuleBook) -> tuple[BoundClass, str]:
         return engine, f"from engine steps and model size alone; {bound.reason}"
     reasons = [bound.reason, *facts.peaks.refused.values()]
     return "undetermined", f"{side} takes the largest share, but {'; '.join(dict.fromkeys(reasons))}"
+
+
+# Classes that name a resource, which only the device trace can see.
+_SEEN_BY_THE_TRACE = frozenset({"prefill_bound", "decode_bandwidth_bound", "inefficient_kernel", "interconnect_bound"})
+
+
+_ROOFLINE = frozenset({"compute", "memory_bandwidth"})
+
+
+def measured_twice(peak: Peak) -> bool:
+    """Whether drift of the machine would have been seen; a declared peak does not drift."""
+    return peak.origin != "measured" or (peak.before is not None and peak.after is not None)
 
 
 def _confidence(
@@ -132,6 +162,15 @@ def _confidence(
         lowering.append(f"{format_share(facts.shares.unexplained)} of the window is unexplained")
     if facts.engines > 1:
         lowering.append("several processes ran steps; only the busiest is judged")
+    if facts.overlap_share > rules["SPY-GEN-004"].threshold("max_overlap_share"):
+        lowering.append("steps overlap: several threads run them")
+    if not facts.finished:
+        lowering.append("the recording was not finished")
+    if primary in _SEEN_BY_THE_TRACE and "device_trace" not in agree:
+        lowering.append("no device trace confirms the resource")
+    once = [peak for peak in facts.peaks.usable.values() if peak.resource in _ROOFLINE and not measured_twice(peak)]
+    if primary in _SEEN_BY_THE_TRACE and once:
+        lowering.append("the peaks were not measured both before and after the run")
     lowering.extend(_close_calls(primary, facts, rules))
     named = ", ".join(name.replace("_", " ") for name in agree) or "none"
     reasons = (f"witnesses that agree: {named}", *lowering)
@@ -158,8 +197,10 @@ def _close_calls(primary: BoundClass, facts: Facts, rules: RuleBook) -> list[str
             calls.append("more than the measured peak was reached: the machine was busy when it was measured")
     if primary == "queue_bound" and facts.admission is not None:
         limit = rules["SPY-QUE-001"].threshold("blocked_share")
-        if facts.admission.blocked_share < limit + close_shares:
+        if facts.admission.at_cap_share < limit + close_shares:
             calls.append("the share of held-back time is close to its threshold")
+        if not facts.admission.cap_is_known:
+            calls.append("the batch cap is inferred from what ran, not read from the engine")
     return calls
 
 
@@ -169,7 +210,9 @@ def _share(primary: BoundClass, facts: Facts) -> float:
     if primary == "compile_bound":
         return facts.shares.compile
     if primary in ("queue_bound", "kv_capacity_bound") and facts.admission is not None:
-        return facts.admission.blocked_share * (facts.shares.prefill + facts.shares.decode)
+        seen = facts.admission
+        held = seen.at_cap_share if primary == "queue_bound" else seen.blocked_share
+        return held * (facts.shares.prefill + facts.shares.decode)
     if primary == "host_bound" and facts.shares.largest() == "scheduler_gap":
         return facts.shares.scheduler_gap
     return facts.shares.prefill if larger_side(facts) == "prefill" else facts.shares.decode

@@ -12,7 +12,7 @@ import msgspec
 
 from spyreprof.findings import Witness
 from spyreprof.units import format_share
-from spyreprof_analyzers.facts import cite_blocked, cite_flop_floor, cite_share, cite_weight_floor
+from spyreprof_analyzers.facts import cite_at_cap, cite_blocked, cite_flop_floor, cite_share, cite_weight_floor
 
 if TYPE_CHECKING:
     from spyreprof.findings import BoundClass, Resource
@@ -91,11 +91,12 @@ def requests_say(facts: Facts, rules: RuleBook) -> BoundClass | None:
 def blocked_class(facts: Facts, rules: RuleBook) -> BoundClass | None:
     """queue_bound or kv_capacity_bound when admission was held back for most of the time; else None."""
     seen, rule = facts.admission, rules["SPY-QUE-001"]
-    if seen is None or seen.blocked_share < rule.threshold("blocked_share") or seen.kv_usage_p95 is None:
+    enough = rule.threshold("blocked_share")
+    if seen is None or seen.blocked_share < enough or seen.kv_usage_p95 is None:
         return None
     if seen.kv_usage_p95 >= rule.threshold("kv_full_usage_p95"):
         return "kv_capacity_bound"
-    if seen.kv_usage_p95 < rule.threshold("max_kv_usage_p95"):
+    if seen.kv_usage_p95 < rule.threshold("max_kv_usage_p95") and seen.at_cap_share >= enough:
         return "queue_bound"
     return None
 
@@ -103,7 +104,7 @@ def blocked_class(facts: Facts, rules: RuleBook) -> BoundClass | None:
 def witnesses(primary: BoundClass, facts: Facts, rules: RuleBook, book: EvidenceBook) -> tuple[Witness, ...]:
     """Compare the three views with the verdict. Where there is none, nobody agrees and nobody dissents."""
     views = (
-        _device_trace(primary, facts),
+        _device_trace(primary, facts, rules),
         _engine(primary, facts, rules, book),
         _requests(primary, facts, rules, book),
     )
@@ -112,7 +113,7 @@ def witnesses(primary: BoundClass, facts: Facts, rules: RuleBook, book: Evidence
     return views
 
 
-def _device_trace(primary: BoundClass, facts: Facts) -> Witness:
+def _device_trace(primary: BoundClass, facts: Facts, rules: RuleBook) -> Witness:
     side = larger_side(facts)
     bound = facts.bounds[side]
     said = device_trace_says(facts)
@@ -126,12 +127,18 @@ def _device_trace(primary: BoundClass, facts: Facts) -> Witness:
         if bound.use is None:
             return Witness(name="device_trace", says=said, agrees=None, text=bound.reason, evidence=cited)
         # room in the compute peak is what a larger batch would use
-        room = bound.resource != "compute"
+        compute, rule = bound.use["compute"], rules["SPY-GEN-003"]
+        if compute < rule.threshold("neither_use"):
+            room, spoken = True, "a larger batch has room"
+        elif compute >= rule.threshold("high_use"):
+            room, spoken = False, "little room for a larger batch"
+        else:
+            room, spoken = None, "some room for a larger batch"
         return Witness(
             name="device_trace",
             says="queue_bound" if room else said,
             agrees=room,
-            text=f"{side}: {bound.reason}; " + ("a larger batch has room" if room else "no room for a larger batch"),
+            text=f"{side}: {bound.reason}; {spoken}",
             evidence=cited,
         )
     if said is None:
@@ -155,6 +162,9 @@ def _engine(primary: BoundClass, facts: Facts, rules: RuleBook, book: EvidenceBo
         seen = facts.admission
         cited.append(cite_blocked(seen, facts, book))
         text = f"{format_share(seen.blocked_share)} of step time had token budget left while requests waited; "
+        if primary == "queue_bound":
+            cited.append(cite_at_cap(seen, facts, book))
+            text += f"{format_share(seen.at_cap_share)} ran with the batch at its cap; "
     elif primary == "decode_bandwidth_bound" and facts.weight_floor_ratio is not None:
         cited.append(cite_weight_floor(facts.weight_floor_ratio, book))
         text = f"reading the weights once takes {format_share(facts.weight_floor_ratio)} of a decode step; "
@@ -227,4 +237,5 @@ def _requests(primary: BoundClass, facts: Facts, rules: RuleBook, book: Evidence
             name="requests", says=said, agrees=True if said == "queue_bound" else None, text=text,
             evidence=tuple(cited),
         )  # fmt: skip
+    # of prefill and decode requests know only the side, which is all that their agreement means
     return Witness(name="requests", says=said, agrees=said == primary, text=text, evidence=tuple(cited))

@@ -40,7 +40,7 @@ def read_model(source: Source, counts: Counter[str]) -> ModelFacts:
 def read_compiles(source: Source, counts: Counter[str]) -> tuple[Interval, ...]:
     """Compilations by Dynamo, by start."""
     found = [
-        Interval(row.t0, row.t1, "compile")
+        Interval(row.t0, row.t1, "compile", shard.writer)
         for shard in find_shards(source, layout.KIND_COMPILE)
         for row in read_rows(source, shard.name, CompileRow, counts)
         if row.t1 >= row.t0

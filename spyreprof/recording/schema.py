@@ -120,6 +120,7 @@ class Interval:
     start_ns: int
     end_ns: int
     reason: str
+    writer: str | None = None
 
 
 @dataclass(frozen=True)

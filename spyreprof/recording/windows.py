@@ -50,8 +50,8 @@ def read_windows(source: Source, counts: Counter[str]) -> list[Window]:
 def pauses(windows: list[Window]) -> tuple[Interval, ...]:
     """From the opening of each window until the program went on; saved or not, it was held up."""
     return tuple(
-        Interval(row.t0, row.t3, PAUSE_REASON)
-        for _writer, row in windows
+        Interval(row.t0, row.t3, PAUSE_REASON, writer)
+        for writer, row in windows
         if row.t0 is not None and row.t3 is not None and row.t3 > row.t0
     )
 

@@ -218,11 +218,16 @@ def inputs(run: Run, engine: Engine, **changes: object) -> AnalysisInputs:
         count(time_ns, "vllm:num_requests_running", running)
         count(time_ns, "vllm:num_requests_waiting", waiting)
         count(time_ns, "vllm:kv_cache_usage_perc", usage)
-    done = run.requests
-    count(run.end_ns, "vllm:request_queue_time_seconds_sum", sum(r.scheduled_ns - r.arrival_ns for r in done) / S)
-    count(run.end_ns, "vllm:request_prefill_time_seconds_sum", sum(r.first_token_ns - r.scheduled_ns for r in done) / S)
-    count(run.end_ns, "vllm:request_decode_time_seconds_sum", sum(r.end_ns - r.first_token_ns for r in done) / S)
-    count(run.end_ns, "vllm:e2e_request_latency_seconds_count", len(done))
+    queue = prefill = decode = 0
+    for finished, r in enumerate(sorted(run.requests, key=lambda r: r.end_ns), start=1):
+        queue += r.scheduled_ns - r.arrival_ns
+        prefill += r.first_token_ns - r.scheduled_ns
+        decode += r.end_ns - r.first_token_ns
+        count(r.end_ns, "vllm:request_queue_time_seconds_sum", queue / S)
+        count(r.end_ns, "vllm:request_prefill_time_seconds_sum", prefill / S)
+        count(r.end_ns, "vllm:request_decode_time_seconds_sum", decode / S)
+        count(r.end_ns, "vllm:e2e_request_latency_seconds_count", finished)
+    counters.sort(key=lambda row: row["time_ns"])
     made = AnalysisInputs(
         steps=table(STEPS, steps),
         requests=table(REQUESTS, requests),
@@ -235,7 +240,9 @@ def inputs(run: Run, engine: Engine, **changes: object) -> AnalysisInputs:
         model=ModelFacts(
             parameter_bytes=int(0.8 * engine.fixed_ns / S * READ_PEAK), embedding_bytes=0, dtype="float32"
         ),
-        settings=EngineSettings(kv_blocks=engine.kv_tokens // 16, block_size=16, source="metrics"),
+        settings=EngineSettings(
+            kv_blocks=engine.kv_tokens // 16, block_size=16, source="metrics", max_num_seqs=engine.max_num_seqs
+        ),
         device_kind="cpu",
         cpu_count=2,
     )

@@ -1,0 +1,240 @@
+"""Runs that look like something they are not: the verdict must not be wrong, and never confidently."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from engine_builder import (
+    MS,
+    Engine,
+    Request,
+    S,
+    capped,
+    decode_alone,
+    inputs,
+    light,
+    one_after_another,
+    open_loop,
+    peaks,
+    prefill_heavy,
+    profiled,
+    replay,
+    table,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spyreprof.recording.schema import COUNTERS, REQUESTS, EngineSettings, Interval, Peak
+from spyreprof.registry import diagnose
+from spyreprof_analyzers import intervals
+
+
+def decode_run(**changes: object):
+    engine, run = decode_alone()
+    shown = profiled(run, phase="decode", compute_use=0.05, bandwidth_use=0.7)
+    return inputs(run, engine, **({"profiled_steps": shown} | changes))
+
+
+def test_a_batch_far_below_a_known_cap_is_not_held_back_by_it() -> None:
+    """A scheduler that takes one prompt at a time leaves others waiting with the batch far from full."""
+    engine, run = capped()
+    settings = EngineSettings(kv_blocks=6250, block_size=16, max_num_seqs=32)
+    shown = profiled(run, phase="decode", compute_use=0.05, bandwidth_use=0.12)
+    diagnosis = diagnose(inputs(run, engine, settings=settings, profiled_steps=shown))
+    assert diagnosis.verdict.primary != "queue_bound"
+    assert not [f for f in diagnosis.findings if f.id == "SPY-QUE-001"]
+
+
+def test_a_cap_that_is_only_inferred_is_never_judged_with_high_confidence() -> None:
+    engine, run = capped()
+    settings = EngineSettings(kv_blocks=6250, block_size=16)
+    shown = profiled(run, phase="decode", compute_use=0.05, bandwidth_use=0.12)
+    verdict = diagnose(inputs(run, engine, settings=settings, profiled_steps=shown)).verdict
+    assert (verdict.primary, verdict.confidence) == ("queue_bound", "medium")
+
+
+@pytest.mark.parametrize(("compute", "agrees"), [(0.29, True), (0.35, None)])
+def test_room_for_a_larger_batch_needs_room_in_the_compute_peak(compute: float, agrees: bool | None) -> None:
+    engine, run = capped()
+    shown = profiled(run, phase="decode", compute_use=compute, bandwidth_use=0.31)
+    verdict = diagnose(inputs(run, engine, profiled_steps=shown)).verdict
+    assert verdict.primary == "queue_bound"
+    assert next(view for view in verdict.witnesses if view.name == "device_trace").agrees is agrees
+
+
+def test_a_batch_that_uses_the_compute_peak_is_not_told_to_grow() -> None:
+    engine, run = capped()
+    shown = profiled(run, phase="decode", compute_use=0.7, bandwidth_use=0.3)
+    assert diagnose(inputs(run, engine, profiled_steps=shown)).verdict.primary != "queue_bound"
+
+
+def test_profiled_steps_of_another_batch_size_do_not_speak_for_the_window() -> None:
+    """The window opened while one request was tried; the load then ran at batch 4 and more."""
+    engine = Engine(fixed_ns=10 * MS, per_request_ns=6 * MS)
+    run = replay(engine, open_loop(3, 4.0, 60, (8, 12), (14, 24)))
+    one = profiled(replay(engine, one_after_another(1, 8, 24)), phase="decode", compute_use=0.05, bandwidth_use=0.7)
+    diagnosis = diagnose(inputs(run, engine, profiled_steps=one))
+    assert diagnosis.verdict.confidence != "high"
+    assert next(p for p in diagnosis.phases if p.phase == "decode").bound == "undetermined"
+    assert any("do not speak for it" in gap.reason for gap in diagnosis.not_judged)
+
+
+def test_a_roofline_over_a_small_part_of_matmul_time_is_no_bound() -> None:
+    """Custom operators without a formula: what the modelled rest reaches says nothing of the step."""
+    plain = decode_run()
+    partly = tuple(
+        replace(
+            step,
+            operators=tuple(replace(o, ns_with_model=o.ns // 10) if o.kind == "matmul" else o for o in step.operators),
+        )
+        for step in plain.profiled_steps
+    )
+    diagnosis = diagnose(replace(plain, profiled_steps=partly))
+    assert next(p for p in diagnosis.phases if p.phase == "decode").bound == "undetermined"
+    assert diagnosis.verdict.confidence != "high"
+
+
+def test_weights_that_would_take_longer_than_the_step_were_not_all_read() -> None:
+    """A mixture of experts reads a part of its weights."""
+    plain = decode_run()
+    model = replace(plain.model, parameter_bytes=4 * plain.model.parameter_bytes)
+    diagnosis = diagnose(replace(plain, model=model, profiled_steps=()))
+    assert diagnosis.verdict.primary == "undetermined"
+
+
+def test_without_a_device_trace_no_resource_is_named_with_high_confidence() -> None:
+    verdict = diagnose(decode_run(profiled_steps=())).verdict
+    assert (verdict.primary, verdict.confidence) == ("decode_bandwidth_bound", "medium")
+
+
+def test_steps_whose_tokens_are_unknown_are_unexplained() -> None:
+    plain = decode_run()
+    steps = plain.steps.copy()
+    steps.loc[steps.index[:700], ["context_tokens", "generation_requests"]] = None
+    diagnosis = diagnose(replace(plain, steps=steps))
+    assert diagnosis.verdict.primary == "undetermined"
+    assert diagnosis.time_budget.unexplained_share > 0.2
+
+
+def test_clients_that_wait_while_the_engine_idles_are_not_a_decode_problem() -> None:
+    """Every request spends most of its life before the engine sees it."""
+    engine, run = light()
+    for request in run.requests:
+        request.arrival_ns = max(request.arrival_ns - 30 * S, 0)
+    counters = table(COUNTERS, [])
+    shown = profiled(run, phase="decode", compute_use=0.05, bandwidth_use=0.7)
+    verdict = diagnose(inputs(run, engine, counters=counters, profiled_steps=shown)).verdict
+    assert verdict.primary == "undetermined"
+    assert "front end" in verdict.reason
+
+
+def test_reading_the_kv_cache_is_not_called_reading_weights() -> None:
+    plain, kinds = decode_run(), {"matmul": "attention"}
+    attention = tuple(
+        replace(step, operators=tuple(replace(o, kind=kinds.get(o.kind, o.kind)) for o in step.operators))
+        for step in plain.profiled_steps
+    )
+    diagnosis = diagnose(replace(plain, profiled_steps=attention))
+    assert diagnosis.verdict.primary == "decode_bandwidth_bound"
+    assert "the KV cache" in diagnosis.verdict.headline
+    finding = next(f for f in diagnosis.findings if f.id == "SPY-DEC-001")
+    assert "KV cache" in finding.title
+    assert finding.advice == ()  # no other request shares that read
+
+
+def test_a_request_tried_long_before_the_load_is_no_part_of_it() -> None:
+    engine = Engine(fixed_ns=60 * MS)
+    load = replay(engine, one_after_another(40, 8, 24))
+    tried = replay(engine, [Request(0, 8, 6)])
+    later = 240 * S
+    for row in load.steps:
+        row["start_ns"] += later
+        row["end_ns"] += later
+    load.gauges = [(time + later, *rest) for time, *rest in load.gauges]
+    for request in load.requests:
+        for field in ("arrival_ns", "scheduled_ns", "first_token_ns", "end_ns"):
+            setattr(request, field, getattr(request, field) + later)
+    load.end_ns += later
+    load.steps = tried.steps + load.steps
+    load.gauges = tried.gauges + load.gauges
+    shown = profiled(load, phase="decode", compute_use=0.05, bandwidth_use=0.7)
+    diagnosis = diagnose(inputs(load, engine, profiled_steps=shown))
+    assert diagnosis.verdict.primary == "decode_bandwidth_bound"
+    assert diagnosis.window.start_ns >= later
+
+
+def test_an_unfinished_recording_is_never_judged_with_high_confidence() -> None:
+    verdict = diagnose(decode_run(finished=False)).verdict
+    assert (verdict.primary, verdict.confidence) == ("decode_bandwidth_bound", "medium")
+
+
+def test_peaks_measured_only_once_are_never_judged_with_high_confidence() -> None:
+    once = tuple(replace(peak, before=None) for peak in peaks())
+    verdict = diagnose(decode_run(peaks=once)).verdict
+    assert (verdict.primary, verdict.confidence) == ("decode_bandwidth_bound", "medium")
+
+
+def test_declared_peaks_do_not_drift() -> None:
+    declared = (
+        Peak("compute", 40e9, "flop/s", "declared", "hardware file x"),
+        Peak("memory_bandwidth", 8e9, "bytes/s", "declared", "hardware file x"),
+    )
+    assert diagnose(decode_run(peaks=declared)).verdict.confidence == "high"
+
+
+def test_the_compilations_of_another_process_take_nothing_from_this_engine() -> None:
+    plain = decode_run()
+    start, end = int(plain.steps["start_ns"].min()), int(plain.steps["end_ns"].max())
+    other = diagnose(replace(plain, compiles=(Interval(start, end, "compile", "2-b"),)))
+    assert other.time_budget == diagnose(plain).time_budget
+
+
+def test_time_before_the_window_does_not_count_in_the_request_witness() -> None:
+    """A warm-up request of two minutes of prefill, finished before the load began."""
+    engine, run = decode_alone()
+    made = inputs(run, engine, profiled_steps=profiled(run, phase="decode", compute_use=0.05, bandwidth_use=0.7))
+    counters = made.counters.copy()
+    late = (counters["name"] == "vllm:request_prefill_time_seconds_sum") & (counters["time_ns"] > 0)
+    counters.loc[late, "value"] += 120.0
+    warm = counters[late].iloc[:1].assign(time_ns=1)
+    verdict = diagnose(replace(made, counters=_with(counters, warm))).verdict
+    assert next(view for view in verdict.witnesses if view.name == "requests").says == "decode_bandwidth_bound"
+
+
+def _with(counters, rows):
+    import pandas as pd
+
+    return pd.concat([counters, rows]).sort_values("time_ns", kind="stable", ignore_index=True)
+
+
+def test_a_request_log_without_lengths_gives_no_kv_fit() -> None:
+    engine, run = capped()
+    shown = profiled(run, phase="decode", compute_use=0.05, bandwidth_use=0.12)
+    made = inputs(run, engine, profiled_steps=shown)
+    blind = made.requests.assign(prompt_tokens=table(REQUESTS, [{}])["prompt_tokens"].iloc[0])
+    finding = next(f for f in diagnose(replace(made, requests=blind)).findings if f.id == "SPY-QUE-001")
+    assert finding.advice == ()
+
+
+def test_a_constant_chunk_tells_no_cost_per_prompt_token() -> None:
+    engine = Engine(fixed_ns=100 * MS, per_context_token_ns=0)
+    run = replay(engine, open_loop(1, 0.5, 90, (384, 384), (1, 1)))
+    phase = next(p for p in diagnose(inputs(run, engine)).phases if p.phase == "prefill")
+    assert "not determined" in phase.views[1].text
+
+
+def test_prefill_is_judged_by_steps_like_its_own() -> None:
+    """A window that fell on last chunks of a few tokens does not speak for full chunks."""
+    engine, run = prefill_heavy()
+    shown = profiled(run, phase="prefill", compute_use=0.05, bandwidth_use=0.7)
+    tails = tuple(replace(step, context_tokens=6) for step in shown)
+    assert diagnose(inputs(run, engine, profiled_steps=tails)).verdict.confidence != "high"
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), max_size=12), st.integers(0, 120))
+def test_what_lies_before_a_time_is_counted_exactly(raw: list[tuple[int, int]], time: int) -> None:
+    spans = intervals.union(intervals.as_spans(raw))
+    points = {point for start, end in spans.tolist() for point in range(start, end)}
+    assert intervals.covered_before(spans, np.array([time]))[0] == sum(point < time for point in points)
