@@ -10,6 +10,7 @@ from builders import (
     MS,
     SECOND,
     START_NS,
+    WRITER,
     RecordingBuilder,
     TraceBuilder,
     decode_name,
@@ -141,12 +142,12 @@ def test_settings_that_say_none_are_missing(builder: RecordingBuilder) -> None:
     assert settings.block_size == 16
 
 
-def test_compilations_and_pauses_are_intervals(builder: RecordingBuilder) -> None:
+def test_compilations_and_pauses_are_intervals_of_their_process(builder: RecordingBuilder) -> None:
     builder.process().shard("compile", [{"t0": 30, "t1": 40}, {"t0": 10, "t1": 20}, {"t0": 9, "t1": 1}])
     builder.window(state="stolen", t0=100, t3=200).window(n=2, state="skipped", t0=300, t1=None, t2=None, t3=300)
     inputs = inputs_of(builder)
-    assert inputs.compiles == (Interval(10, 20, "compile"), Interval(30, 40, "compile"))
-    assert inputs.pauses == (Interval(100, 200, "profiler window"),)
+    assert inputs.compiles == (Interval(10, 20, "compile", WRITER), Interval(30, 40, "compile", WRITER))
+    assert inputs.pauses == (Interval(100, 200, "profiler window", WRITER),)
 
 
 def test_steps_of_a_window_are_on_the_recordings_clock(builder: RecordingBuilder) -> None:
