@@ -40,6 +40,14 @@ HEAD = f"""
             step(DECODE)
             time.sleep(0.001)
 """
+# The observer inside the agent, for what only an unlucky moment would bring about.
+OUR_WINDOWS = """
+    import sys
+    from _spyreprof import install
+    module = sys.modules["_spyreprof.windows"]
+    agent = install.install("again")
+    ours = next(tick.__self__ for tick in agent.on_tick if isinstance(tick.__self__, module.Windows))
+"""
 SOON = {"steps": 4, "after_steps": 10, "after_s": 0, "between_s": 0}
 
 
@@ -277,6 +285,31 @@ def test_a_fork_closes_the_window_and_the_child_opens_its_own(tmp_path: Path) ->
     by_process = [path.read_text() for path in (ended.folder / "shards").glob("window-*")]
     assert len(by_process) == 2
     assert any("the program forked" in text for text in by_process)
+
+
+def test_a_child_opens_windows_though_a_thread_of_its_parent_was_opening_a_profiler(tmp_path: Path) -> None:
+    program = f"""{HEAD}{OUR_WINDOWS}
+    import signal
+    inside, go_on = threading.Event(), threading.Event()
+    def hold():
+        with ours._guard.lock:
+            torch.autograd.profiler.profile(use_kineto=True)._prepare_trace()
+            inside.set()
+            go_on.wait()
+    def meanwhile():
+        threading.Thread(target=hold).start()
+        inside.wait()
+    agent.process.before_fork.append(meanwhile)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        step_until_a_window_is_open()
+        os._exit(5)
+    go_on.set()
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    ended = run(tmp_path, program, window=SOON, environment={"OMP_NUM_THREADS": "1"}, flags=("-W", "ignore"))
+    assert (ended.code, ended.stdout) == (0, "5\n"), ended.stderr
 
 
 def test_a_failed_export_is_said_and_the_program_goes_on(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ private names, so each is looked for, and without them no window of ours is ever
 
 from __future__ import annotations
 
-from .threads import RLock
+from .threads import RLock, get_ident
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ class ProfilerGuard:
         self.yield_window: Callable[[], None] = lambda: None
         self._profiler = profiler
         self._ours: object = None
-        self._open: set[int] = set()
+        # Identity of a profiler -> the thread that opened it.
+        self._open: dict[int, int] = {}
 
     @staticmethod
     def missing(profiler: Any) -> str | None:
@@ -55,6 +56,12 @@ class ProfilerGuard:
         """Let this profiler pass: it is ours. None when ours has closed."""
         self._ours = profile
 
+    def forked(self) -> None:
+        """Start over in a forked child: what other threads of the parent held or had open, nobody gives back."""
+        self.lock = RLock()
+        self._ours = None
+        self._open = {profile: thread for profile, thread in self._open.items() if thread == get_ident()}
+
     def _cover(self, owner: Any, entrance: str, exit_: str) -> None:
         enter, leave = getattr(owner, entrance), getattr(owner, exit_)
         if hasattr(enter, "_spyreprof"):
@@ -64,19 +71,19 @@ class ProfilerGuard:
             if profile is self._ours or not getattr(profile, "enabled", True):
                 return enter(profile, *arguments, **keywords)
             with self.lock:
-                self._open.add(id(profile))
+                self._open[id(profile)] = get_ident()
                 self.yield_window()
             try:
                 return enter(profile, *arguments, **keywords)
             except BaseException:
-                self._open.discard(id(profile))
+                self._open.pop(id(profile), None)
                 raise
 
         def leaving(profile: Any, *arguments: Any, **keywords: Any) -> Any:
             try:
                 return leave(profile, *arguments, **keywords)
             finally:
-                self._open.discard(id(profile))
+                self._open.pop(id(profile), None)
 
         for function, original, name in ((entering, enter, entrance), (leaving, leave, exit_)):
             function._spyreprof = True  # type: ignore[attr-defined]

@@ -159,6 +159,7 @@ class Windows:
 
     def forked(self) -> None:
         """Start over in a forked child, under its own writer."""
+        self._guard.forked()
         self._start_over()
         if self not in self._steps.observers:
             self._steps.observers.append(self)
