@@ -18,6 +18,8 @@ from spyreprof.trace.table import MISSING, EventTable
 
 __all__ = ["OperatorKind", "OperatorTime", "ProfiledStep", "profiled_steps"]
 
+# Kinds that count only where nothing of a lower layer runs: what remains of them is exposed.
+_HIDDEN_BY_WORK: dict[OperatorKind, int] = {"copy": 1, "communication": 2}
 _DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 _LAUNCH_CATEGORIES = ("cuda_runtime", "cuda_driver", "xpu_runtime", "privateuse1_runtime", "privateuse1_driver")
 
@@ -297,18 +299,16 @@ class _DeviceEvents:
         """
         table = self._table
         mine = np.flatnonzero((self._launch_ns >= step.start_ns) & (self._launch_ns < step.end_ns))
-        shares = union_shares(self._start_ns[mine], self._end_ns[mine])
         host = operators.index[on_thread]
         by_id = dict(zip(table.external_id[host].tolist(), host.tolist(), strict=True))
         by_id.pop(MISSING, None)
         totals: dict[OperatorKind, _Total] = defaultdict(_Total)
         counted: set[int] = set()
-        for place, share_ns in zip(mine.tolist(), shares.tolist(), strict=True):
-            at = int(self._index[place])
-            launcher = by_id.get(int(table.external_id[at]))
-            kind = operator_kind(table.name(launcher)) if launcher is not None else "other"
-            if kind == "other":
-                kind = kernel_kind(table.name(at))
+        launchers = [by_id.get(int(table.external_id[at])) for at in self._index[mine].tolist()]
+        kinds = [self._kind(at, launcher) for at, launcher in zip(self._index[mine].tolist(), launchers, strict=True)]
+        layers = np.asarray([_HIDDEN_BY_WORK.get(kind, 0) for kind in kinds], np.int64)
+        shares = union_shares(self._start_ns[mine], self._end_ns[mine], layers)
+        for launcher, kind, share_ns in zip(launchers, kinds, shares.tolist(), strict=True):
             work = _work(table, launcher) if launcher is not None else None
             total = totals[kind]
             total.ns += share_ns
@@ -319,3 +319,8 @@ class _DeviceEvents:
                     counted.add(launcher)
                     total.add_work(work)
         return _freeze(totals), int(shares.sum())
+
+    def _kind(self, event: int, launcher: int | None) -> OperatorKind:
+        """By the operator that launched it, else by its own name."""
+        kind = operator_kind(self._table.name(launcher)) if launcher is not None else "other"
+        return kernel_kind(self._table.name(event)) if kind == "other" else kind

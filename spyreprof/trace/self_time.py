@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -60,14 +62,29 @@ def divide(starts_ns: npt.NDArray[np.int64], ends_ns: npt.NDArray[np.int64], beg
     return SelfTimes(np.asarray(self_ns, np.int64), np.asarray(parent, np.int64), gap_ns)
 
 
-def union_shares(starts_ns: npt.NDArray[np.int64], ends_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The part of the union of intervals that each adds to those before it; the sum is the union's length.
+def union_shares(
+    starts_ns: npt.NDArray[np.int64], ends_ns: npt.NDArray[np.int64], layers: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Divide the union of intervals that run side by side; the sum is the union's length.
 
-    Intervals are sorted by start. Used for device events, which run side by side rather than nested: a moment
-    in which several run goes to the one that started first.
+    A moment in which several run goes to the one of the lowest layer, and within a layer to the one that started
+    first. With work in layer 0 and communication in a higher one, communication gets only the time that no work
+    hides: its exposed time.
+
+    Args:
+        starts_ns, ends_ns, layers: shape (n,), sorted by start.
     """
-    if not len(starts_ns):
-        return np.zeros(0, np.int64)
-    reached = np.concatenate((starts_ns[:1], np.maximum.accumulate(ends_ns)[:-1]))
-    shares: npt.NDArray[np.int64] = np.maximum(ends_ns - np.maximum(starts_ns, reached), 0)
+    shares = np.zeros(len(starts_ns), np.int64)
+    running: list[tuple[int, int]] = []  # a heap of (layer, index); ended ones leave when they come to the top
+    starts, ends = starts_ns.tolist(), ends_ns.tolist()
+    moments = sorted({*starts, *ends})
+    at = 0
+    for now, after in pairwise(moments):
+        while at < len(starts) and starts[at] <= now:
+            heapq.heappush(running, (int(layers[at]), at))
+            at += 1
+        while running and ends[running[0][1]] <= now:
+            heapq.heappop(running)
+        if running:
+            shares[running[0][1]] += after - now
     return shares

@@ -246,7 +246,9 @@ def test_operators_that_cross_still_count_each_nanosecond_once(intervals: Any, s
 def test_the_union_of_device_events_counts_each_nanosecond_once(intervals: Any) -> None:
     intervals.sort()
     starts, ends = (np.asarray([pair[i] for pair in intervals], np.int64) for i in (0, 1))
-    assert int(union_shares(starts, ends).sum()) == len({t for a, b in intervals for t in range(a, b)})
+    assert int(union_shares(starts, ends, np.zeros(len(starts), np.int64)).sum()) == len(
+        {t for a, b in intervals for t in range(a, b)}
+    )
 
 
 def test_ten_thousand_nested_operators_need_no_recursion() -> None:
