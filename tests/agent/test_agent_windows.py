@@ -270,6 +270,26 @@ def test_a_profiler_that_takes_over_past_the_guard_is_not_exported_from(tmp_path
     assert (last["state"], last["file"]) == ("stolen", None)
 
 
+def test_a_window_of_ours_that_cannot_be_closed_does_not_keep_the_programs_from_opening(tmp_path: Path) -> None:
+    program = f"""{HEAD}{OUR_WINDOWS}
+    close = module.ProfilerWindow.close
+    def close_and_fail(window, guard, path):
+        close(window, guard, None)
+        raise OSError("no space")
+    def fail(path):
+        raise OSError("nor any other way")
+    step_until_a_window_is_open()
+    module.ProfilerWindow.close, module._remove = close_and_fail, fail
+    with torch.autograd.profiler.profile(use_kineto=True) as own:
+        weight + weight
+    print(sum(event.count for event in own.key_averages() if event.key == "aten::add"))
+    """
+    ended = run(tmp_path, program, window=SOON)
+    assert (ended.code, ended.stdout) == (0, "1\n"), ended.stderr
+    last = ended.process_rows("hook")[-1]
+    assert (last["state"], last["reason"]) == ("failed", "OSError: nor any other way")
+
+
 def test_a_fork_closes_the_window_and_the_child_opens_its_own(tmp_path: Path) -> None:
     program = f"""{HEAD}
     step_until_a_window_is_open()

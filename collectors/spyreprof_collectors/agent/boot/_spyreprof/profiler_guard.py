@@ -23,6 +23,7 @@ class ProfilerGuard:
     Attributes:
         lock: held while a window of ours opens or closes, and while the program's profiler is let in.
         yield_window: closes our window if one is open; called with the lock held, before the program's opens.
+            What it raises would reach the program.
     """
 
     def __init__(self, profiler: Any) -> None:

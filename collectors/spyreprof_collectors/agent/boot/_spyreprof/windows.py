@@ -56,7 +56,7 @@ class Windows:
         self._steps = steps
         self._settings = settings
         self._guard = ProfilerGuard(torch.autograd.profiler)
-        self._guard.yield_window = lambda: self.close("yielded", "the program opened its own profiler")
+        self._guard.yield_window = self._make_way
         self._kineto_ready = False
         self._torch_thread = get_ident()
         self._start_over()
@@ -172,6 +172,14 @@ class Windows:
         self._refused = set()
         self._steps.window_open = False
         self._unfinished = []
+
+    def _make_way(self) -> None:
+        """Close our window before the program's profiler opens, which no fault of ours may prevent."""
+        try:
+            self.close("yielded", "the program opened its own profiler")
+        except Exception as error:
+            self._leave()
+            self._agent.process.hook_failed(HOOK, error)
 
     def _warm_up(self) -> None:
         """Bring Kineto up with an empty window, while that is known to be harmless.
