@@ -153,6 +153,23 @@ def test_a_window_open_at_the_end_of_the_program_is_saved(tmp_path: Path) -> Non
     assert ended.process_rows("close")[-1]["t"] > last["t3"]
 
 
+def test_a_watchdog_ends_the_program_though_a_window_hangs(tmp_path: Path) -> None:
+    program = f"""{HEAD}{OUR_WINDOWS}
+    import signal
+    module._LOCK_PATIENCE_S = 0.1
+    signal.alarm(20)
+    def watchdog():
+        os._exit(5)
+    with ours._guard.lock:
+        threading.Thread(target=watchdog).start()
+        time.sleep(60)
+    """
+    ended = run(tmp_path, program, window=SOON)
+    assert (ended.code, ended.stderr) == (5, "")
+    assert "a window was opening or closing" in ended.process_rows("hook")[-1]["reason"]
+    assert [row["how"] for row in ended.process_rows("close")] == ["os._exit"]
+
+
 def test_a_window_whose_steps_stop_coming_is_closed_by_time(tmp_path: Path) -> None:
     program = f"""{HEAD}
     import sys

@@ -37,6 +37,8 @@ _PATIENCE_S = 5.0
 _RETRIES = 8
 # At the end of the program a trace that is being compressed is waited for so long.
 _END_PATIENCE_S = 5.0
+# And so long a window that another thread opens or closes: a watchdog ends a program that hangs, perhaps right there.
+_LOCK_PATIENCE_S = 2.0
 
 
 class Windows:
@@ -111,9 +113,20 @@ class Windows:
             if window.steps >= window.step_limit:
                 self.close("saved", None)
 
-    def close(self, state: str, reason: str | None) -> None:
-        """Close the open window, if there is one, from whatever thread."""
-        with self._guard.lock:
+    def close(self, state: str, reason: str | None, patience_s: float = -1) -> None:
+        """Close the open window, if there is one, from whatever thread.
+
+        Args:
+            state, reason: what its row says when all goes well.
+            patience_s: wait at most so long for a window that another thread opens or closes; -1 for no limit.
+
+        Raises:
+            TimeoutError: the other thread took longer.
+        """
+        lock = self._guard.lock
+        if not lock.acquire(timeout=patience_s):
+            raise TimeoutError(f"a window was opening or closing for more than {patience_s:g} s")
+        try:
             window, self._window = self._window, None
             if window is None:
                 return
@@ -128,6 +141,8 @@ class Windows:
                 _remove(plain)
                 state, reason, plain = "failed", _reason(error), None
             window.resumed_ns = monotonic_ns()
+        finally:
+            lock.release()
         if state == "saved":
             self._retries_left = _RETRIES
         else:
@@ -153,7 +168,7 @@ class Windows:
 
     def program_ends(self) -> None:
         """Close and save before the process is gone."""
-        self.close("saved", "the program ended")
+        self.close("saved", "the program ended", _LOCK_PATIENCE_S)
         for finished in self._unfinished:
             finished.acquire(timeout=_END_PATIENCE_S)
 
