@@ -9,7 +9,6 @@ import numpy as np
 
 from spyreprof.findings import Advice, ExpectedChange, TradeOff
 from spyreprof.units import format_seconds
-from spyreprof_analyzers.engine_steps import DECODE
 from spyreprof_analyzers.prediction import predict_step
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ def _largest_within(
     """
     if targets.itl_p99_s is None:
         return None
-    decode = facts.steps.of_phase(DECODE)
+    decode = facts.decode_steps
     at_cap = decode.duration_ns[decode.generation_requests == low]
     enough = rules["SPY-GEN-006"].threshold("min_steps_for_tail")
     if predict_step(facts, low, rules) is None or len(at_cap) < enough:

@@ -111,6 +111,7 @@ def _facts(
     return Facts(
         window=window,
         steps=steps,
+        decode_steps=steps.of_phase(DECODE),
         wall=wall,
         budget=budget,
         shares=shares_of(wall, budget, steps),
@@ -292,8 +293,8 @@ def _open_questions(inputs: AnalysisInputs, facts: Facts, book: EvidenceBook) ->
     if facts.admission is None:
         book.leave_open(
             "queueing and KV capacity",
-            "no scheduler gauges of one engine were seen",
-            "record with `--metrics-url http://HOST:PORT/metrics`",
+            "vLLM's gauges of running and waiting requests were not seen, or those of several engines were",
+            "record one engine, with `--metrics-url http://HOST:PORT/metrics` where its port is not found",
         )
     if facts.log is None:
         book.leave_open(

@@ -68,6 +68,7 @@ class Facts:
 
     window: SteadyWindow
     steps: EngineSteps
+    decode_steps: EngineSteps
     wall: WallTime
     budget: TimeBudget
     shares: Shares

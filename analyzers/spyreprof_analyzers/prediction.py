@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spyreprof.units import NS_PER_S
-from spyreprof_analyzers.engine_steps import DECODE
 from spyreprof_analyzers.slope import FIXED, PER_CACHED_TOKEN, PER_REQUEST
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def predict_step(facts: Facts, batch: int, rules: RuleBook) -> StepPrediction | 
     """
     rule = rules["SPY-GEN-006"]
     drift, max_band = rule.threshold("machine_drift"), rule.threshold("max_band")
-    decode = facts.steps.of_phase(DECODE)
+    decode = facts.decode_steps
     same = decode.duration_ns[decode.generation_requests == batch]
     if len(same) >= rule.threshold("min_steps_at_size"):
         return StepPrediction(float(np.median(same)) / NS_PER_S, drift, "decode steps of this size", True)
