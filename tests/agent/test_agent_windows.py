@@ -324,6 +324,21 @@ def test_a_fork_closes_the_window_and_the_child_opens_its_own(tmp_path: Path) ->
     assert any("the program forked" in text for text in by_process)
 
 
+def test_a_window_that_a_fork_closes_is_complete_before_the_fork(tmp_path: Path) -> None:
+    program = f"""{HEAD}{OUR_WINDOWS}
+    step_until_a_window_is_open()
+    module.start_new_thread = lambda *_: print("a thread")
+    if os.fork() == 0:
+        os._exit(0)
+    os.wait()
+    """
+    ended = run(tmp_path, program, window=SOON, environment={"OMP_NUM_THREADS": "1"}, flags=("-W", "ignore"))
+    assert (ended.code, ended.stdout) == (0, ""), ended.stderr
+    last = ended.rows("window")[-1]
+    assert (last["state"], last["steps"]) == ("yielded", 1)
+    assert trace(ended, last)
+
+
 def test_a_child_opens_windows_though_a_thread_of_its_parent_was_opening_a_profiler(tmp_path: Path) -> None:
     program = f"""{HEAD}{OUR_WINDOWS}
     import signal

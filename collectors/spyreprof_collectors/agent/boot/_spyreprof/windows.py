@@ -15,6 +15,7 @@ from .window_policy import WindowPolicy, WindowSettings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from .install import Agent
@@ -80,7 +81,7 @@ class Windows:
         self._warm_up()
         self._steps.observers.append(self)
         process.before_closing.append(self.program_ends)
-        process.before_fork.append(lambda: self.close("yielded", "the program forked"))
+        process.before_fork.append(self._fork_begins)
         process.after_fork_in_child.append(self.forked)
         self._agent.on_tick.append(self.tick)
         process.hook(HOOK, "ok")
@@ -113,12 +114,13 @@ class Windows:
             if window.steps >= window.step_limit:
                 self.close("saved", None)
 
-    def close(self, state: str, reason: str | None, patience_s: float = -1) -> None:
+    def close(self, state: str, reason: str | None, patience_s: float = -1, in_thread: bool = True) -> None:
         """Close the open window, if there is one, from whatever thread.
 
         Args:
             state, reason: what its row says when all goes well.
             patience_s: wait at most so long for a window that another thread opens or closes; -1 for no limit.
+            in_thread: compress the trace in a thread of its own, so that the program goes on meanwhile.
 
         Raises:
             TimeoutError: the other thread took longer.
@@ -153,10 +155,9 @@ class Windows:
         finished = allocate_lock()
         finished.acquire()
         self._unfinished.append(finished)
-        try:
-            start_new_thread(self._finish_and_release, (window, state, reason, plain, finished))
-        except Exception:  # the thread limit is reached, or the interpreter is ending
-            self._finish_and_release(window, state, reason, plain, finished)
+        work = (window, state, reason, plain, finished)
+        if not in_thread or not _started(self._finish_and_release, work):
+            self._finish_and_release(*work)
 
     def tick(self) -> None:
         """Close a window whose steps do not come."""
@@ -171,6 +172,10 @@ class Windows:
         self.close("saved", "the program ended", _LOCK_PATIENCE_S)
         for finished in self._unfinished:
             finished.acquire(timeout=_END_PATIENCE_S)
+
+    def _fork_begins(self) -> None:
+        # A thread begun here would be one more that the program did not have when it forks.
+        self.close("yielded", "the program forked", in_thread=False)
 
     def forked(self) -> None:
         """Start over in a forked child, under its own writer."""
@@ -300,6 +305,14 @@ class Windows:
     def _write(self, number: int, state: str, reason: str | None, **fields: object) -> None:
         row = {"k": "window", "n": number, "operators": None, "file": None, **fields}
         self._agent.writer.add_now("window", {**row, "state": state, "reason": reason})
+
+
+def _started(function: Callable[..., object], arguments: tuple[object, ...]) -> bool:
+    try:
+        start_new_thread(function, arguments)
+    except Exception:  # the thread limit is reached, or the interpreter is ending
+        return False
+    return True
 
 
 def _remove(path: str | None) -> None:
