@@ -170,6 +170,22 @@ def test_a_watchdog_ends_the_program_though_a_window_hangs(tmp_path: Path) -> No
     assert [row["how"] for row in ended.process_rows("close")] == ["os._exit"]
 
 
+def test_an_idle_window_is_open_for_two_seconds_more_than_its_steps_take(tmp_path: Path) -> None:
+    program = f"""{HEAD}{OUR_WINDOWS}
+    agent.on_tick.remove(ours.tick)
+    step_until_a_window_is_open()
+    ours._policy.longest_recent_s = lambda kind: 0.1  # three of these steps fit into the window
+    opened_ns = ours._window.began_ns
+    for milliseconds in (2_290, 2_310):
+        module.monotonic_ns = lambda: opened_ns + milliseconds * 1_000_000
+        ours.tick()
+        print(torch.autograd.profiler._is_profiler_enabled)
+    """
+    ended = run(tmp_path, program, window=SOON)
+    assert (ended.code, ended.stdout) == (0, "True\nFalse\n"), ended.stderr
+    assert ended.rows("window")[-1]["reason"] == "its steps did not come within 2.3 s"
+
+
 def test_a_window_whose_steps_stop_coming_is_closed_by_time(tmp_path: Path) -> None:
     program = f"""{HEAD}
     import sys
@@ -180,7 +196,7 @@ def test_a_window_whose_steps_stop_coming_is_closed_by_time(tmp_path: Path) -> N
         time.sleep(0.05)
     os._exit(0)
     """
-    ended = run(tmp_path, program, window={**SOON, "max_step_s": 0.05})
+    ended = run(tmp_path, program, window=SOON)
     last = ended.rows("window")[-1]
     assert (last["state"], last["steps"]) == ("saved", 1)
     assert "did not come" in last["reason"]

@@ -109,6 +109,10 @@ class WindowPolicy:
             return (1, None) if rested else (0, None)
         return min(settings.steps - 1, settings.operators // max(known.operators_per_step, 1)), None
 
+    def longest_recent_s(self, kind: Kind) -> float:
+        """How long the longest of the last steps of this kind took, in seconds; 0 before the first."""
+        return max(self._kinds[kind].recent_ns, default=0) / 1e9
+
     def opened(self, kind: Kind, now_ns: int) -> None:
         """Note that a window opened at a step of this kind."""
         self._kinds[kind].counting = True

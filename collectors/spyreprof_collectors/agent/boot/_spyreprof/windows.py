@@ -32,8 +32,9 @@ _DEVICE_FILES = {
     "hip": ("/dev/kfd",),
     "xpu": ("/dev/dri",),
 }
-# A window whose steps never come is closed from the flusher, so that it cannot grow without bound.
-_PATIENCE_S = 5.0
+# A window open for so much longer than its steps should take is closed from the flusher: all threads are recorded, so
+# that it grows beyond its operators.
+_PATIENCE_S = 2.0
 # After so many windows in a row that the program's own profiler cut short, no further one is tried.
 _RETRIES = 8
 # At the end of the program a trace that is being compressed is waited for so long.
@@ -163,9 +164,9 @@ class Windows:
         """Close a window whose steps do not come."""
         window = self._window
         if window is not None:
-            limit_s = _PATIENCE_S + 2 * window.step_limit * self._settings.max_step_s
+            limit_s = _PATIENCE_S + window.step_limit * self._policy.longest_recent_s(window.kind)
             if monotonic_ns() - window.began_ns > limit_s * 1e9:
-                self.close("saved", f"its steps did not come within {limit_s:g} s")
+                self.close("saved", f"its steps did not come within {limit_s:.1f} s")
 
     def program_ends(self) -> None:
         """Close and save before the process is gone."""
