@@ -31,6 +31,7 @@ FIXED, PER_REQUEST, PER_CACHED_TOKEN, PER_CONTEXT_TOKEN, PER_Q_K = (
     "per_context_token",
     "per_query_key_product",
 )
+MAX_STEPS = 20_000
 HUBER_LIMIT = 0.1  # relative error beyond which a step loses weight
 REWEIGHTINGS = 8
 REWEIGHTINGS_PER_DRAW = 2
@@ -81,6 +82,8 @@ def fit_step_model(steps: EngineSteps, cycles_ns: NDArray[np.int64], rules: Rule
     )
     if int(usable.sum()) < rule.threshold("min_steps"):
         return None
+    # evenly thinned, so that a long recording costs no more: its coefficients no longer move
+    usable[np.flatnonzero(usable)] = np.arange(int(usable.sum())) % -(-int(usable.sum()) // MAX_STEPS) == 0
     chosen, cycles = steps.where(usable), cycles_ns[usable].astype(np.float64)
     columns = {
         FIXED: np.ones(len(chosen)),
