@@ -110,18 +110,27 @@ def present(report: Report, form: Format, out: Path | None, *, show_all: bool, w
 
 
 def _write(out: Path, content: bytes) -> None:
-    # Beside the target and renamed, so that nobody ever reads half a report.
     try:
-        handle, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            Path(name).replace(out)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        if out.exists() and not out.is_file():
+            # a device or a pipe is written to; renaming onto it would put a file in its place
+            with out.open("wb") as stream:
+                stream.write(content)
+            return
+        _replace(out.resolve(), content)
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error.strerror}.", "Name another file with --out.") from error
+
+
+def _replace(out: Path, content: bytes) -> None:
+    """Write beside the target and rename, so that nobody ever reads half a report."""
+    handle, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        Path(name).replace(out)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
 
 
 def _is_zip(path: Path) -> bool:

@@ -63,6 +63,33 @@ def test_out_writes_the_file_and_says_so_on_stderr(report_json: Path, tmp_path: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy.json", "report.json"]
 
 
+def test_out_writes_into_a_pipe_and_leaves_it_a_pipe(report_json: Path, tmp_path: Path) -> None:
+    """What is no regular file is written to: a rename would put a file in the place of a device."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert spyreprof("report", report_json, "--json", "--out", pipe).returncode == 0
+        assert pipe.is_fifo()
+        assert os.read(reader, 100) == report_json.read_bytes()[:100]
+    finally:
+        os.close(reader)
+
+
+def test_out_follows_a_link_and_leaves_it_a_link(report_json: Path, tmp_path: Path) -> None:
+    link, target = tmp_path / "link.json", tmp_path / "target.json"
+    target.write_text("old")
+    link.symlink_to(target)
+    assert spyreprof("report", report_json, "--json", "--out", link).returncode == 0
+    assert link.is_symlink()
+    assert target.read_bytes() == report_json.read_bytes()
+
+
+def test_a_full_device_is_a_sentence(report_json: Path) -> None:
+    failed(spyreprof("report", report_json, "--json", "--out", "/dev/full"), saying="No space left")
+    assert Path("/dev/full").is_char_device()
+
+
 def test_out_in_a_folder_that_is_not_there_is_a_sentence(report_json: Path, tmp_path: Path) -> None:
     failed(spyreprof("report", report_json, "--out", tmp_path / "no" / "x"), saying="cannot be written")
 
