@@ -240,7 +240,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LatencySummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Percentiles of one latency, in seconds."""
+    """Percentiles of one latency, in seconds.
+
+    `target_met` compares the 99th percentile with the user's target; None without a target or a percentile.
+    """
 
     metric: str
     n: int
@@ -249,6 +252,8 @@ class LatencySummary(msgspec.Struct, frozen=True, kw_only=True):
     p90_s: float | None
     p99_s: float | None
     source: str
+    target_p99_s: float | None = None
+    target_met: bool | None = None
 
 
 class SteadyWindow(msgspec.Struct, frozen=True, kw_only=True):

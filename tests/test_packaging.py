@@ -51,7 +51,7 @@ def test_the_version_is_said_once() -> None:
 
 
 def requirements(wheel: zipfile.ZipFile) -> list[Requirement]:
-    (name,) = (n for n in wheel.namelist() if n.endswith(".dist-info/METADATA"))
+    (name,) = (n for n in wheel.namelist() if n.startswith("spyreprof-") and n.endswith(".dist-info/METADATA"))
     lines = wheel.read(name).decode().split("\n\n", 1)[0].splitlines()
     return [Requirement(line.partition(": ")[2]) for line in lines if line.startswith("Requires-Dist: ")]
 

@@ -57,6 +57,12 @@ def batch_cap_advice(facts: Facts, targets: Targets, rules: RuleBook, book: Evid
         limits["latency target"] = latency
     to = min(limits.values())
     if to <= current:
+        if latency is not None and latency <= current:
+            book.leave_open(
+                "a larger batch within the latency target",
+                "the present batch already takes what the target allows a decode step",
+                "give a wider --slo itl_p99, or shorten the step itself",
+            )
         return None
     binding = min(limits, key=lambda name: limits[name])
     methods = {

@@ -30,6 +30,7 @@ def findings(
         _phase(facts, verdict, "prefill", rules, book),
         _phase(facts, verdict, "decode", rules, book),
         _compile(facts, rules, book),
+        _between_steps(facts, verdict, rules, book),
     ]
     order = {"high": 0, "medium": 1, "low": 2, "info": 3}
     return tuple(
@@ -176,9 +177,9 @@ def _blocked(facts: Facts, targets: Targets, rules: RuleBook, book: EvidenceBook
         cite_blocked(seen, facts, book),
         book.add("queue.window_share", share, "ratio", "derived", n=len(facts.steps), source="engine steps and gauges",
                  method="the same steps over the window"),
-        book.add("queue.waiting_p95", seen.waiting_p95, "requests", "measured", n=seen.samples, source=source,
+        book.add("queue.waiting_p95", seen.waiting_p95, "requests", "measured", source=source,
                  method="95th percentile over time"),
-        book.add("queue.kv_usage_p95", seen.kv_usage_p95, "ratio", "measured", n=seen.samples, source=source,
+        book.add("queue.kv_usage_p95", seen.kv_usage_p95, "ratio", "measured", source=source,
                  method="95th percentile over time"),
         book.add("queue.cap", seen.cap_requests, "requests", "measured" if seen.cap_is_known else "estimated",
                  source="engine settings" if seen.cap_is_known else "engine steps and gauges",
@@ -186,7 +187,7 @@ def _blocked(facts: Facts, targets: Targets, rules: RuleBook, book: EvidenceBook
     )  # fmt: skip
     against = list(rule.false_positive_notes)
     if facts.bounds["decode"].use is None:
-        against.append("no profiled decode step shows whether a larger batch has room")
+        against.append(f"whether a larger batch has room is not known: {facts.bounds['decode'].reason}")
     advice = batch_cap_advice(facts, targets, rules, book) if kind == "queue_bound" else None
     kv_full = format_share(seen.kv_usage_p95 or 0.0)
     if kind == "queue_bound":
@@ -230,6 +231,34 @@ def _load_limited(facts: Facts, verdict: Verdict, rules: RuleBook, book: Evidenc
         share=share,
         evidence=evidence,
         against=_against(verdict, *rule.false_positive_notes),
+    )
+
+
+def _between_steps(facts: Facts, verdict: Verdict, rules: RuleBook, book: EvidenceBook) -> Finding | None:
+    rule = rules["SPY-HST-001"]
+    share = facts.shares.scheduler_gap
+    if share < rule.materiality_share:
+        return None
+    evidence = (
+        book.add(
+            "window.scheduler_gap_share", share, "ratio", "measured", n=len(facts.steps), source="engine steps",
+            method="time between steps with work in flight, over the window",
+        ),
+    )  # fmt: skip
+    severity = _severity(share, verdict, rules, "SPY-DEC-001")
+    return Finding(
+        id=rule.id,
+        rule_version=rule.version,
+        severity=severity,
+        title="The host binds between steps",
+        text=f"{format_share(share)} of the window passed between steps with work in flight: scheduling, sampling, or "
+        "whatever else the engine does there.",
+        phase=None,
+        share=share,
+        evidence=evidence,
+        against=_against(verdict, "a device that works on behind the host's span would look the same")
+        if facts.device_kind != "cpu"
+        else _against(verdict),
     )
 
 

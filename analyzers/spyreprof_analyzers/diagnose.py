@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from spyreprof.findings import Diagnosis, ExcludedTime, LatencySummary, NotJudged, PhaseReport
@@ -74,7 +75,7 @@ def diagnose(inputs: AnalysisInputs, rules: RuleBook, targets: Targets) -> Diagn
         window=window,
         time_budget=facts.budget,
         phases=_phase_reports(facts, profiles, inputs, rules, book),
-        latencies=_latencies(facts),
+        latencies=_latencies(facts, targets, book),
         verdict=verdict,
         findings=findings(facts, verdict, targets, rules, book),
         not_judged=(*verdict.missing, *book.not_judged),
@@ -211,7 +212,29 @@ def _idle_client_share(log: RequestLog | None, in_flight: np.ndarray | None, win
     return 1.0 - busy / max(window.end_ns - window.start_ns, 1)
 
 
-def _latencies(facts: Facts) -> tuple[LatencySummary, ...]:
+def _latencies(facts: Facts, targets: Targets, book: EvidenceBook) -> tuple[LatencySummary, ...]:
+    """The window's latencies, each beside the user's target for it."""
+    wanted = {"ttft": targets.ttft_p99_s, "itl": targets.itl_p99_s}
+    found = [_against_target(row, wanted.pop(row.metric, None)) for row in _measured_latencies(facts)]
+    judged = {row.metric: row.target_met for row in found}
+    for metric, target_s in (("ttft", targets.ttft_p99_s), ("itl", targets.itl_p99_s)):
+        if target_s is not None and judged.get(metric) is None:
+            book.leave_open(
+                f"whether the {metric.upper()} target is met",
+                "a 99th percentile needs a hundred samples in the window",
+                "record for longer, with a load generator that writes its result",
+            )
+    return tuple(found)
+
+
+def _against_target(row: LatencySummary, target_s: float | None) -> LatencySummary:
+    if target_s is None:
+        return row
+    met = None if row.p99_s is None else row.p99_s <= target_s
+    return msgspec.structs.replace(row, target_p99_s=target_s, target_met=met)
+
+
+def _measured_latencies(facts: Facts) -> tuple[LatencySummary, ...]:
     rows = list(latencies(facts.log, facts.window)) if facts.log is not None else []
     steps = facts.steps
     median_step = int(np.median(steps.duration_ns)) if len(steps) else 0

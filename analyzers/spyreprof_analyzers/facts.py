@@ -158,7 +158,9 @@ def cite_share(name: Literal["prefill", "decode", "no_load"], facts: Facts, book
     """Write down a share of the window; the value is its evidence id."""
     method = "step time of the phase over the window; mixed steps split at the median decode step"
     if name == "no_load":
-        method = f"time between steps with no request in flight over the window, by the {facts.wall.gaps.no_load_basis}"
+        method = "time between steps with no request in flight over the window"
+        if facts.wall.gaps.no_load_basis != "none":
+            method += f", by the {facts.wall.gaps.no_load_basis}"
     value = {"prefill": facts.shares.prefill, "decode": facts.shares.decode, "no_load": facts.shares.no_load}[name]
     guessed = name == "no_load" and facts.wall.gaps.no_load_basis == "next step"
     return book.add(

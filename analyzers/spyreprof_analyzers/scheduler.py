@@ -77,7 +77,6 @@ class Admission:
         cap_requests: the cap, or where it is not known the most requests that ran while others waited; None when
             none waited. `cap_is_known` tells the two apart.
         kv_usage_p95, waiting_p95, demand_p95: percentiles of the gauges; demand is running + waiting.
-        samples: gauge samples in the window.
     """
 
     blocked_share: float
@@ -88,7 +87,6 @@ class Admission:
     waiting_p95: float
     running_p95: float
     demand_p95: float
-    samples: int
 
 
 def gauges(counters: pd.DataFrame, end_ns: int) -> Gauges | None:
@@ -101,7 +99,9 @@ def gauges(counters: pd.DataFrame, end_ns: int) -> Gauges | None:
     if running.shape[1] != 1 or waiting.shape[1] != 1:
         return None
     usage = series(counters, KV_USAGE)
-    times = np.arange(int(running.index[0]), end_ns, GRID_NS, dtype=np.int64)
+    # after the last row nothing is known any more; the recorder's last poll writes one
+    last_ns = min(int(counters["time_ns"].max()) + POLL_LAG_NS, end_ns)
+    times = np.arange(int(running.index[0]), last_ns, GRID_NS, dtype=np.int64)
     if len(times) == 0:
         return None
     return Gauges(
@@ -128,12 +128,12 @@ def admission(steps: EngineSteps, seen: Gauges, cap: int | None, rules: RuleBook
     tokens = known.context_tokens + known.generation_tokens
     had_budget = tokens < rule.threshold("token_budget_ratio") * tokens.max()
     middle = known.start_ns + known.duration_ns // 2
-    waiting = _at(seen.time_ns, seen.waiting, middle)
+    waiting = _seen_at(seen, seen.waiting, middle)
     # one waiting request may just have arrived; it counts when it is still there at the step's middle
     blocked = had_budget & (waiting >= 1)
     in_step = (known.context_requests + known.generation_requests).astype(np.float64)
     # a scheduler may leave running requests out of a step, so the gauge counts too
-    running = np.fmax(in_step, _at(seen.time_ns, seen.running, middle))
+    running = np.fmax(in_step, _seen_at(seen, seen.running, middle))
     cap_requests = int(running[blocked].max()) if blocked.any() else None
     at_cap = blocked & (running >= rule.threshold("at_cap_ratio") * (cap or cap_requests or 1))
     busy = max(int(known.duration_ns.sum()), 1)
@@ -147,7 +147,6 @@ def admission(steps: EngineSteps, seen: Gauges, cap: int | None, rules: RuleBook
         waiting_p95=float(np.nanpercentile(seen.waiting, 95)),
         running_p95=float(np.nanpercentile(seen.running, 95)),
         demand_p95=float(np.nanpercentile(seen.running + seen.waiting, 95)),
-        samples=len(seen.time_ns),
     )
 
 
@@ -159,3 +158,9 @@ def _carried(values: pd.DataFrame, times: NDArray[np.int64]) -> NDArray[np.float
 def _at(sample_ns: NDArray[np.int64], values: NDArray[np.float64], times: NDArray[np.int64]) -> NDArray[np.float64]:
     index = np.searchsorted(sample_ns, times, side="right") - 1
     return np.where(index >= 0, values[np.maximum(index, 0)], np.nan)
+
+
+def _seen_at(grid: Gauges, values: NDArray[np.float64], times: NDArray[np.int64]) -> NDArray[np.float64]:
+    """A gauge at times within the grid; NaN outside of it."""
+    known = times <= grid.time_ns[-1] + GRID_NS
+    return np.where(known, _at(grid.time_ns, values, times), np.nan)

@@ -224,7 +224,7 @@ def _py_spy(interpreter: str) -> Capability:
     for candidate in candidates:
         if candidate and os.access(candidate, os.X_OK):
             return Capability("py-spy", OK, candidate)
-    return Capability("py-spy", UNAVAILABLE, "not installed: no Python stacks", "pip install py-spy")
+    return Capability("py-spy", PARTIAL, "not installed: no Python stacks", "pip install py-spy")
 
 
 def _ptrace() -> Capability:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import importlib.util
 import os
@@ -85,9 +86,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
-        # The reader of our output has had enough; the interpreter must not complain about it at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence_stdout()
         sys.exit(EXIT_OUR_FAILURE)
+    except OSError as error:
+        # A full disk behind stdout. Any other file is named where it is opened.
+        if error.errno != errno.ENOSPC:
+            raise
+        _silence_stdout()
+        _fail("The output cannot be written: no space is left. Free some, or write elsewhere.", EXIT_OUR_FAILURE)
+
+
+def _silence_stdout() -> None:
+    """Drop what is still buffered: the interpreter must not complain about it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(sentence: str, exit_code: int) -> None:

@@ -40,6 +40,9 @@ def load_report(path: Path, targets: Targets | None) -> Report:
     """
     if not path.exists():
         raise UserError(f"There is no {path}.", ACCEPTED)
+    if not path.is_dir() and not path.is_file():
+        # a pipe or a device may never end
+        raise UserError(f"{path} is neither a file nor a folder.", ACCEPTED)
     if path.is_dir() or _is_zip(path):
         return report_on(path, targets)
     from spyreprof.report.read import looks_like_report, read_report
@@ -82,6 +85,8 @@ def present(report: Report, form: Format, out: Path | None, *, show_all: bool, w
     Raises:
         UserError: the file cannot be written.
     """
+    if out is None and sys.stdout is None:
+        raise UserError("The output is closed.", "Give it somewhere to go, or name a file with --out.")
     if form is Format.JSON:
         from spyreprof.report.writer import dump
 
@@ -146,7 +151,12 @@ def _start(path: Path) -> bytes:
 
 
 def _wants_color() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return (
+        sys.stdout is not None
+        and sys.stdout.isatty()
+        and not os.environ.get("NO_COLOR")
+        and os.environ.get("TERM") != "dumb"
+    )
 
 
 def shows_unicode() -> bool:

@@ -11,6 +11,8 @@ import typer
 from spyreprof import registry
 from spyreprof.errors import UserError
 
+LONGEST_DURATION_S = 366 * 86_400.0
+
 
 def command(
     program: Annotated[list[str], typer.Argument(metavar="-- CMD...", help="The program, exactly as without us.")],
@@ -19,7 +21,7 @@ def command(
         typer.Option(help="Recording folder to make; default ./NAME-TIME.spyreprof.", metavar="DIR"),
     ] = None,
     profile_window: Annotated[
-        str, typer.Option(help="steps=N: one torch.profiler window of N steps once steady; off: none.")
+        str, typer.Option(help="steps=N: profiler windows of at most N steps of each kind, once steady; off: none.")
     ] = "steps=4",
     metrics_url: Annotated[
         str | None, typer.Option(help="Prometheus page to poll; default: found by itself.", metavar="URL")
@@ -35,6 +37,8 @@ def command(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing of our own.")] = False,
 ) -> None:
     """Run a program unchanged and keep a recording of it. Exits as the program does."""
+    if duration is not None and not duration <= LONGEST_DURATION_S:
+        raise UserError(f"--duration {duration} is no time to wait.", "Give seconds, at most a year.")
     code = registry.record(
         program,
         out=out,

@@ -317,6 +317,11 @@ def _latencies(page: Page, report: Report) -> None:
         for latency in report.latencies
     ]
     page.table(columns, rows, indent=2)
+    for latency in report.latencies:
+        if latency.target_p99_s is not None:
+            met = {True: "met", False: "not met", None: "not judged"}[latency.target_met]
+            target = f"{latency.metric} p99 at most {spell(latency.target_p99_s, 's')}: {met}"
+            page.labelled("target", target, indent=2, label_width=11)
 
 
 def _not_judged(page: Page, report: Report, show_all: bool) -> None:

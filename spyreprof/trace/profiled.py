@@ -101,7 +101,11 @@ def profiled_steps(
     operators = _Threads(table)
     device = _DeviceEvents(table)
     steps = []
+    # a file that is cut short misses the operators of the steps around the cut: what is missing is not idle
+    complete_ns = int(table.ts_ns.max()) if table.quality.truncated else None
     for step in _step_events(table):
+        if complete_ns is not None and step.end_ns >= complete_ns:
+            continue
         work = step.work
         on_thread = operators.inside(step)
         times = divide(operators.start_ns[on_thread], operators.end_ns[on_thread], step.start_ns, step.end_ns)

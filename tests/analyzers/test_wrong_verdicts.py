@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 
 from spyreprof.recording.schema import COUNTERS, REQUESTS, EngineSettings, Interval, Peak
 from spyreprof.registry import diagnose
+from spyreprof.targets import Targets
 from spyreprof_analyzers import intervals
 
 
@@ -238,3 +239,30 @@ def test_what_lies_before_a_time_is_counted_exactly(raw: list[tuple[int, int]], 
     spans = intervals.union(intervals.as_spans(raw))
     points = {point for start, end in spans.tolist() for point in range(start, end)}
     assert intervals.covered_before(spans, np.array([time]))[0] == sum(point < time for point in points)
+
+
+def test_gauges_that_were_no_longer_polled_say_nothing_of_the_time_after() -> None:
+    """The page died after a fifth of the run: what happened then is not known to be as it was."""
+    engine, run = capped()
+    shown = profiled(run, phase="decode", compute_use=0.05, bandwidth_use=0.12)
+    made = inputs(run, engine, profiled_steps=shown)
+    early = made.counters[made.counters["time_ns"] < 10 * S]
+    assert diagnose(made).verdict.primary == "queue_bound"
+    assert diagnose(replace(made, counters=early)).verdict.primary != "queue_bound"
+
+
+def test_time_between_steps_that_makes_the_verdict_is_also_a_finding() -> None:
+    engine = Engine(fixed_ns=10 * MS, gap_ns=90 * MS)
+    run = replay(engine, one_after_another(30, 8, 24))
+    diagnosis = diagnose(inputs(run, engine))
+    assert diagnosis.verdict.primary == "host_bound"
+    finding = diagnosis.findings[0]
+    assert (finding.id, finding.severity) == ("SPY-HST-001", "high")
+
+
+def test_a_target_that_allows_no_larger_batch_is_said() -> None:
+    engine, run = capped()
+    shown = profiled(run, phase="decode", compute_use=0.05, bandwidth_use=0.12)
+    diagnosis = diagnose(inputs(run, engine, profiled_steps=shown), Targets(itl_p99_s=0.001))
+    assert any("latency target" in gap.topic for gap in diagnosis.not_judged)
+    assert next(row for row in diagnosis.latencies if row.metric == "itl").target_met is False

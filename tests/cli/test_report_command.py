@@ -254,3 +254,31 @@ def test_a_report_json_is_drawn_without_the_packages_that_analyse(report_json: P
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, IMPORT_ROOTS))},
     )
     assert result.stderr.decode().strip() == "[]"
+
+
+def test_stdout_on_a_full_device_is_a_sentence(report_json: Path) -> None:
+    for form in ([], ["--json"]):
+        with Path("/dev/full").open("wb") as full:
+            result = subprocess.run(
+                [sys.executable, "-m", "spyreprof", "report", str(report_json), *form],
+                stdout=full, stderr=subprocess.PIPE, check=False,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, IMPORT_ROOTS))},
+            )  # fmt: skip
+        assert (result.returncode, b"Traceback" in result.stderr) == (1, False), result.stderr
+        assert b"no space is left" in result.stderr
+
+
+def test_a_pipe_is_no_input_and_does_not_hang(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    failed(spyreprof("report", pipe), saying="neither a file nor a folder")
+
+
+def test_latency_targets_stand_beside_what_was_measured(tmp_path: Path) -> None:
+    recording = decode_recording(tmp_path / "run.spyreprof").write()
+    wide, tight = (spyreprof("report", recording, "--slo", f"itl_p99={limit}").stdout for limit in ("100s", "1us"))
+    assert b"itl p99 at most 100 s: met" in wide
+    assert b"not met" in tight
+    # no request log: the question is named, not dropped
+    asked = spyreprof("report", recording, "--slo", "ttft_p99=2s", "--all").stdout
+    assert b"whether the TTFT target is met" in asked
