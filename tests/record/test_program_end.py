@@ -141,6 +141,15 @@ def test_duration_ends_the_program_with_sigterm(tmp_path: Path) -> None:
     assert b"as --duration asked" in run.stderr
 
 
+@pytest.mark.parametrize("endless", ["inf", "1e300"])
+def test_a_duration_without_end_is_refused_before_anything_starts(tmp_path: Path, endless: str) -> None:
+    run = record(tmp_path, python("open('started', 'w')"), "--duration", endless)
+    assert run.code == 2
+    assert b"is no time to wait" in run.stderr
+    assert b"Traceback" not in run.stderr
+    assert not list(tmp_path.rglob("started"))
+
+
 def test_duration_leaves_the_exit_code_to_a_program_that_handles_sigterm(tmp_path: Path) -> None:
     code = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(5)); time.sleep(99)"
     assert record(tmp_path, python(code), "--duration", "1").code == 5

@@ -122,6 +122,19 @@ def test_steps_come_by_start_and_a_step_inside_a_step_counts_once() -> None:
     assert {(step.window, step.writer) for step in steps} == {(4, "1-a")}
 
 
+def test_a_step_around_the_cut_of_a_short_file_is_left_out() -> None:
+    """Its annotation stands at the front of the file, its operators were in the part that is missing."""
+    import json
+
+    trace = TraceBuilder().step(decode_name(), 0, 1000).step(decode_name(), 2000, 9000)
+    trace.operator("aten::mm", 100, 900, *MM).operator("aten::mm", 2100, 3000, *MM)
+    whole = json.dumps(trace.build()).encode()
+    cut = read_bytes(whole[: whole.rindex(b"}", 0, whole.rindex(b"]")) + 1], "t")
+    assert cut.quality.truncated
+    assert len(profiled_steps(read_bytes(whole, "t"), trace.base_ns, 1)) == 2
+    assert [step.end_ns for step in profiled_steps(cut, trace.base_ns, 1)] == [1000]
+
+
 def test_steps_of_two_threads_are_kept_apart() -> None:
     trace = TraceBuilder().step(decode_name(), 0, 1000).step(decode_name(), 100, 900, tid=9)
     trace.operator("aten::mm", 0, 600).operator("aten::mm", 200, 300, tid=9)
