@@ -76,7 +76,7 @@ def _prefill_engine(facts: Facts, rules: RuleBook, book: EvidenceBook) -> Witnes
     floor = facts.flop_floor_ratio
     if floor is not None:
         cited.append(cite_flop_floor(floor, book))
-        pieces.append(f"the prompt tokens' matmuls need {format_share(floor)} of that time at peak")
+        pieces.append(f"the prompt tokens' matmuls would take {format_share(floor)} of its time at peak")
         if floor >= rules["SPY-GEN-003"].threshold("high_use"):
             says = "prefill_bound"
     model = facts.model
@@ -94,7 +94,7 @@ def _prefill_engine(facts: Facts, rules: RuleBook, book: EvidenceBook) -> Witnes
                 method="fitted cost of prompt tokens and of their q x k, over the time of those steps",
             )
         )  # fmt: skip
-        pieces.append(f"slope test: {format_share(share)} of it grows with the prompt tokens")
+        pieces.append(f"slope test: {format_share(share)} of its time grows with the prompt tokens")
     elif model is not None:
         term = next((term for term in model.fit.terms if term.name == PER_CONTEXT_TOKEN), None)
         if term is not None:

@@ -170,7 +170,7 @@ def _engine(primary: BoundClass, facts: Facts, rules: RuleBook, book: EvidenceBo
         text = f"reading the weights once takes {format_share(facts.weight_floor_ratio)} of a decode step; "
     elif primary == "prefill_bound" and facts.flop_floor_ratio is not None:
         cited.append(cite_flop_floor(facts.flop_floor_ratio, book))
-        text = f"the prompt tokens' matmuls need {format_share(facts.flop_floor_ratio)} of that time at peak; "
+        text = f"the prompt tokens' matmuls would take {format_share(facts.flop_floor_ratio)} of prefill time at peak; "
     if said is None:
         return Witness(
             name="engine",

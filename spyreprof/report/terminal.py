@@ -281,9 +281,14 @@ def _phase_row(phase: PhaseReport) -> list[str]:
         format_share(phase.share),
         UNKNOWN if phase.batch_mean is None else count(phase.batch_mean),
         spell(phase.step_time_p50_ns, "ns"),
-        spell(phase.step_time_p99_ns, "ns"),
+        _percentile(phase.step_time_p99_ns, "ns"),
         phase.bound.replace("_", " "),
     ]
+
+
+def _percentile(value: float | None, unit: str) -> str:
+    """A percentile is missing for one reason alone."""
+    return "too few" if value is None else spell(value, unit)
 
 
 def _slope(page: Page, phase: PhaseReport) -> None:
@@ -311,7 +316,7 @@ def _latencies(page: Page, report: Report) -> None:
         [
             latency.metric,
             f"{latency.n:,}",
-            *(spell(value, "s") for value in (latency.mean_s, latency.p50_s, latency.p90_s, latency.p99_s)),
+            *(_percentile(value, "s") for value in (latency.mean_s, latency.p50_s, latency.p90_s, latency.p99_s)),
             latency.source,
         ]
         for latency in report.latencies
