@@ -182,3 +182,29 @@ def test_a_huge_container_is_not_copied_to_look_at_its_first_items(container: ob
 def test_every_module_of_the_agent_is_short() -> None:
     for path in Path(BOOT).rglob("*.py"):
         assert len(path.read_text().splitlines()) < 400, path
+
+
+def test_a_hook_that_fails_to_install_leaves_the_others_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model hook breaks: it is named, and the profiler windows are still set up."""
+    from types import SimpleNamespace
+
+    from _spyreprof import dynamo, model_facts, torch_hooks, torch_steps, windows
+
+    failed: list[str] = []
+    installed: list[str] = []
+    process = SimpleNamespace(
+        hook_failed=lambda name, error: failed.append(name), hook=lambda *_: None, note=lambda *_, **__: None
+    )
+    agent = SimpleNamespace(process=process, imports=SimpleNamespace(when_imported=lambda *_: None))
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("this torch is different")
+
+    monkeypatch.setattr(torch_steps, "install", lambda *_: object())
+    monkeypatch.setattr(dynamo, "install", lambda *_: None)
+    monkeypatch.setattr(model_facts, "ModelFacts", broken)
+    monkeypatch.setattr(torch_hooks, "options", lambda: {"window": {}})
+    monkeypatch.setattr(windows, "Windows", lambda *_: SimpleNamespace(install=lambda: installed.append("windows")))
+    torch_hooks.install(agent, SimpleNamespace(__version__="2.13.0"))
+    assert failed == [model_facts.HOOK]
+    assert installed == ["windows"]

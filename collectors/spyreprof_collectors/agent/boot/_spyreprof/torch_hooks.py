@@ -32,7 +32,10 @@ def install(agent: Agent, torch: Any) -> None:
         dynamo.install(agent, steps)
     except Exception as error:
         process.hook_failed(dynamo.COMPILE_HOOK, error)
-    model_facts.ModelFacts(agent, torch, steps).install()
+    try:
+        model_facts.ModelFacts(agent, torch, steps).install()
+    except Exception as error:
+        process.hook_failed(model_facts.HOOK, error)
     window = options().get("window")
     if not isinstance(window, dict):
         process.hook(windows.HOOK, "disabled", "no profiler window was asked for")
