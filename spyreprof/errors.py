@@ -6,7 +6,6 @@ Standard library only: the recorder imports this.
 from __future__ import annotations
 
 # Exit codes that scripts rely on.
-EXIT_OK = 0
 EXIT_OUR_FAILURE = 1
 EXIT_WRONG_USE = 2
 EXIT_NOT_MET = 3

@@ -6,8 +6,6 @@ Standard library only: the recorder imports this.
 from __future__ import annotations
 
 NS_PER_S = 1_000_000_000
-NS_PER_MS = 1_000_000
-NS_PER_US = 1_000
 S_PER_NS = 1e-9
 
 

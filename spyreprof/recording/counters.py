@@ -141,23 +141,6 @@ def series(counters: pd.DataFrame, name: str, labels: Mapping[str, str] | None =
     return carried
 
 
-def time_weighted_mean(values: pd.Series[float], start_ns: int, end_ns: int) -> float | None:
-    """The mean of a carried-forward series over [start, end).
-
-    Time before the first sample, or while the value is missing, does not count. None when nothing is left.
-    """
-    if end_ns <= start_ns or values.empty:
-        return None
-    times = values.index.to_numpy(dtype="int64")
-    edges = np.clip(np.append(times, max(end_ns, int(times[-1]))), start_ns, end_ns)
-    weights = np.diff(edges).astype("float64")
-    numbers = values.to_numpy(dtype="float64")
-    known = ~np.isnan(numbers) & (weights > 0)
-    if not known.any():
-        return None
-    return float(np.average(numbers[known], weights=weights[known]))
-
-
 def delta(
     counters: pd.DataFrame,
     name: str,

@@ -10,7 +10,6 @@ from typing import IO
 from spyreprof.errors import UserError
 from spyreprof.recording import layout
 
-PACKED_SUFFIX = f"{layout.SUFFIX}.zip"
 _FILE_MODE = 0o600
 # Zip cannot express an earlier time.
 _EARLIEST = (1980, 1, 1, 0, 0, 0)

@@ -12,7 +12,7 @@ from builders import RecordingBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spyreprof.recording.counters import delta, info_labels, series, time_weighted_mean
+from spyreprof.recording.counters import delta, info_labels, series
 from spyreprof.recording.store import Recording, open_recording
 
 RUNNING = "vllm:num_requests_running"
@@ -119,16 +119,6 @@ def test_a_hit_rate_of_minus_one_means_off_and_is_missing(tmp_path: Path) -> Non
     wide = series(recorded(tmp_path, (1, [f"{name} -1"])).counters, name)
     assert wide.isna().all().all()
     assert wide.shape == (1, 1)
-
-
-def test_the_mean_weighs_values_by_the_time_that_they_held() -> None:
-    values = pd.Series([1.0, 3.0, float("nan")], index=[10, 20, 40])
-    assert time_weighted_mean(values, 10, 40) == pytest.approx((1 * 10 + 3 * 20) / 30)
-    assert time_weighted_mean(values, 15, 25) == pytest.approx(2.0)
-    assert time_weighted_mean(values, 0, 12) == pytest.approx(1.0)
-    assert time_weighted_mean(values, 50, 60) is None
-    assert time_weighted_mean(values, 0, 5) is None
-    assert time_weighted_mean(values, 30, 30) is None
 
 
 @given(st.lists(st.integers(0, 1000), min_size=2, max_size=20), st.integers(1, 19))
