@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from spyreprof_analyzers.prediction import StepPrediction
 
 
+WITHIN_TARGET = "a larger batch within the latency target"
+
+
 def kv_fit(facts: Facts, rules: RuleBook) -> int | None:
     """Requests whose prompt and output fit the KV cache together, at the 90th percentile of observed lengths."""
     settings, log = facts.settings, facts.log
@@ -59,7 +62,7 @@ def batch_cap_advice(facts: Facts, targets: Targets, rules: RuleBook, book: Evid
     if to <= current:
         if latency is not None and latency <= current:
             book.leave_open(
-                "a larger batch within the latency target",
+                WITHIN_TARGET,
                 "the present batch already takes what the target allows a decode step",
                 "give a wider --slo itl_p99, or shorten the step itself",
             )
@@ -108,7 +111,7 @@ def _largest_within(
     enough = rules["SPY-GEN-006"].threshold("min_steps_for_tail")
     if predict_step(facts, low, rules) is None or len(at_cap) < enough:
         book.leave_open(
-            "the largest batch within the latency target",
+            WITHIN_TARGET,
             "too few decode steps at the present cap to predict their tail",
             "record for longer",
         )
@@ -117,7 +120,15 @@ def _largest_within(
     best = low
     for batch in range(low, max(low, high) + 1):
         predicted = predict_step(facts, batch, rules)
-        if predicted is None or predicted.seconds * tail > targets.itl_p99_s:
+        if predicted is None:
+            # not the target binds here but what the recording tells
+            book.leave_open(
+                WITHIN_TARGET,
+                f"nothing in the recording predicts the step of a batch beyond {best}",
+                "record once at a larger cap",
+            )
+            break
+        if predicted.seconds * tail > targets.itl_p99_s:
             break
         best = batch
     return best

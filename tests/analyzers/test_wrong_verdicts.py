@@ -266,3 +266,14 @@ def test_a_target_that_allows_no_larger_batch_is_said() -> None:
     diagnosis = diagnose(inputs(run, engine, profiled_steps=shown), Targets(itl_p99_s=0.001))
     assert any("latency target" in gap.topic for gap in diagnosis.not_judged)
     assert next(row for row in diagnosis.latencies if row.metric == "itl").target_met is False
+
+
+def test_a_wide_target_is_not_blamed_where_the_recording_predicts_no_larger_batch() -> None:
+    """Prompts of a few tokens: hardly a step held more tokens than the cap, so little stands in for a larger batch."""
+    engine = Engine(max_num_seqs=2)
+    run = replay(engine, open_loop(2, 2.5, 40, (3, 4), (12, 24)))
+    shown = profiled(run, phase="decode", compute_use=0.05, bandwidth_use=0.12)
+    diagnosis = diagnose(inputs(run, engine, profiled_steps=shown), Targets(itl_p99_s=100.0))
+    reasons = [gap.reason for gap in diagnosis.not_judged if "latency target" in gap.topic]
+    assert len(reasons) == 1
+    assert "predicts the step" in reasons[0]
