@@ -15,6 +15,7 @@ from spyreprof_analyzers import intervals
 from spyreprof_analyzers.book import EvidenceBook
 from spyreprof_analyzers.bounds import phase_bound, usable_peaks
 from spyreprof_analyzers.conclusions import findings
+from spyreprof_analyzers.context import Context
 from spyreprof_analyzers.engine_steps import (
     DECODE,
     MIXED,
@@ -77,7 +78,7 @@ def diagnose(inputs: AnalysisInputs, rules: RuleBook, targets: Targets) -> Diagn
         phases=_phase_reports(facts, profiles, inputs, rules, book),
         latencies=_latencies(facts, targets, book),
         verdict=verdict,
-        findings=findings(facts, verdict, targets, rules, book),
+        findings=findings(Context(facts, verdict, targets, rules, book)),
         not_judged=(*verdict.missing, *book.not_judged),
         evidence=book.evidence,
     )
