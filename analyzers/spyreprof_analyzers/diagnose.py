@@ -92,7 +92,7 @@ def _facts(
     rules: RuleBook,
     book: EvidenceBook,
 ) -> Facts:
-    seen = gauges(inputs.counters, inputs.recording_end_ns)
+    seen = gauges(inputs.counters, inputs.polls, inputs.recording_end_ns)
     in_span = seen.within(window) if seen is not None else None
     log = request_log(inputs.requests)
     in_flight = None

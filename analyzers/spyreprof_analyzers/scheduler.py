@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spyreprof.recording.counters import series
+from spyreprof.recording.counters import answered, series
 from spyreprof_analyzers.engine_steps import UNKNOWN_PHASE
 
 if TYPE_CHECKING:
@@ -89,8 +89,8 @@ class Admission:
     demand_p95: float
 
 
-def gauges(counters: pd.DataFrame, end_ns: int) -> Gauges | None:
-    """Read the three gauges, up to the end of the recording.
+def gauges(counters: pd.DataFrame, polls: pd.DataFrame | None, end_ns: int) -> Gauges | None:
+    """Read the three gauges, up to the end of the recording; NaN while their page did not answer.
 
     Returns:
         None when running or waiting was never seen, or when several engines export them: their queues are not one.
@@ -100,15 +100,18 @@ def gauges(counters: pd.DataFrame, end_ns: int) -> Gauges | None:
         return None
     usage = series(counters, KV_USAGE)
     # after the last row nothing is known any more; the recorder's last poll writes one
-    last_ns = min(int(counters["time_ns"].max()) + POLL_LAG_NS, end_ns)
+    last_ns = int(counters["time_ns"].max())
+    if polls is not None and not polls.empty:
+        last_ns = max(last_ns, int(polls["time_ns"].max()))
+    last_ns = min(last_ns + POLL_LAG_NS, end_ns)
     times = np.arange(int(running.index[0]), last_ns, GRID_NS, dtype=np.int64)
     if len(times) == 0:
         return None
     return Gauges(
         time_ns=times,
-        running=_carried(running, times),
-        waiting=_carried(waiting, times),
-        kv_usage_ratio=_carried(usage, times) if usage.shape[1] == 1 else np.full(len(times), np.nan),
+        running=_carried(running, polls, times),
+        waiting=_carried(waiting, polls, times),
+        kv_usage_ratio=_carried(usage, polls, times) if usage.shape[1] == 1 else np.full(len(times), np.nan),
     )
 
 
@@ -150,9 +153,11 @@ def admission(steps: EngineSteps, seen: Gauges, cap: int | None, rules: RuleBook
     )
 
 
-def _carried(values: pd.DataFrame, times: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The single column at each time: its last value at or before it, NaN before the first."""
-    return _at(values.index.to_numpy(dtype=np.int64), values.iloc[:, 0].to_numpy(dtype=np.float64), times)
+def _carried(values: pd.DataFrame, polls: pd.DataFrame | None, times: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The single column at each time: its last value, NaN before the first and while its page did not answer."""
+    endpoint = int(values.columns[0][0])
+    carried = _at(values.index.to_numpy(dtype=np.int64), values.iloc[:, 0].to_numpy(dtype=np.float64), times)
+    return np.where(answered(polls, endpoint, times), carried, np.nan)
 
 
 def _at(sample_ns: NDArray[np.int64], values: NDArray[np.float64], times: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -1,5 +1,8 @@
 """Polls the program's /metrics pages twice a second.
 
+Every poll leaves a row: what changed, nothing where nothing did, or that there was no answer. Without the last two a
+page that hangs would look like gauges that stand still.
+
 Only addresses that the user named, or that the agent saw a recognised HTTP server bind, are ever contacted.
 """
 
@@ -138,6 +141,7 @@ class MetricsCollector:
         try:
             lines = endpoint.page.fetch()
         except NotPrometheusError as error:
+            self._write_poll(endpoint, started_ns, ok=False)
             endpoint.refusals_in_a_row += 1
             patient = endpoint.polls > 0 or isinstance(error, NoPageError)
             if endpoint.refusals_in_a_row >= (_REFUSALS if patient else 1):
@@ -146,6 +150,7 @@ class MetricsCollector:
                 endpoint.pause(error)
             return
         except UnreachableError as error:
+            self._write_poll(endpoint, started_ns, ok=False)
             endpoint.pause(error)
             return
         endpoint.failures_in_a_row = endpoint.refusals_in_a_row = 0
@@ -166,6 +171,13 @@ class MetricsCollector:
             self._write(endpoint, lines, full=True)
         elif changed:
             self._write(endpoint, changed, full=False)
+        else:
+            self._write_poll(endpoint, started_ns, ok=True)
+
+    def _write_poll(self, endpoint: Endpoint, started_ns: int, *, ok: bool) -> None:
+        """Note a poll that brought no line; short, since an idle server leaves one every half second."""
+        row: dict[str, object] = {"t": started_ns, "endpoint": endpoint.number, "lines": []}
+        self._writer.write(row if ok else {**row, "ok": False})
 
     def _write(self, endpoint: Endpoint, lines: list[str], *, full: bool) -> None:
         endpoint.last_was_full = full

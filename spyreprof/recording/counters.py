@@ -21,6 +21,8 @@ from spyreprof.recording.shards import find_shards, read_rows
 from spyreprof.recording.tables import frame
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from spyreprof.recording.source import Source
 
 GARBAGE_METRIC_LINES = "garbage_metric_lines"
@@ -34,6 +36,8 @@ OLDER_NAMES: dict[str, tuple[str, ...]] = {
     "vllm:inter_token_latency_seconds_count": ("vllm:time_per_output_token_seconds_count",),
     "vllm:inter_token_latency_seconds_bucket": ("vllm:time_per_output_token_seconds_bucket",),
 }
+# Three polls: one may be late and the one after it slow, and the gauges of the last answer still stand.
+ANSWER_HOLDS_NS = 1_500_000_000
 # Ray exports vLLM's metrics under a prefix of its own.
 _RAY = "ray_"
 
@@ -66,6 +70,40 @@ def read_counters(source: Source, counts: Counter[str]) -> pd.DataFrame:
     )
     ordered: pd.DataFrame = table.sort_values("time_ns", kind="stable", ignore_index=True)
     return ordered
+
+
+def read_polls(source: Source, counts: Counter[str]) -> pd.DataFrame:
+    """The poll table, ordered by time.
+
+    Recorders before it was noted wrote a row only when something changed. They never wrote a partial row without
+    lines, so a recording without one has no poll table.
+    """
+    rows: list[tuple[int, int, bool]] = []
+    noted = False
+    for shard in find_shards(source, layout.KIND_METRICS):
+        for row in read_rows(source, shard.name, MetricsRow, counts):
+            rows.append((row.t, row.endpoint, row.ok))
+            noted = noted or not (row.lines or row.full)
+    kept = sorted(rows) if noted else []
+    return frame(
+        schema.POLLS,
+        {"time_ns": [row[0] for row in kept], "endpoint": [row[1] for row in kept], "ok": [row[2] for row in kept]},
+    )
+
+
+def answered(polls: pd.DataFrame | None, endpoint: int, time_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """At which times, shape (n,), the last answer of an endpoint is recent enough to hold still.
+
+    All of them where the polls were not noted.
+    """
+    if polls is None or polls.empty:
+        return np.ones(len(time_ns), dtype=np.bool_)
+    good = polls[(polls["endpoint"] == endpoint) & polls["ok"]]["time_ns"].to_numpy(dtype=np.int64)
+    if len(good) == 0:
+        return np.zeros(len(time_ns), dtype=np.bool_)
+    last = np.searchsorted(good, time_ns, side="right") - 1
+    recent: NDArray[np.bool_] = (last >= 0) & (time_ns - good[np.maximum(last, 0)] <= ANSWER_HOLDS_NS)
+    return recent
 
 
 class _SeriesNames:

@@ -124,12 +124,13 @@ class SystemRow(msgspec.Struct):
 
 
 class MetricsRow(msgspec.Struct):
-    """One poll of a /metrics page: the whole page, or the samples that changed."""
+    """One poll of a /metrics page: the whole page, the samples that changed, or none; not `ok` is no answer."""
 
     t: Nanoseconds
     lines: list[str]
     endpoint: Count = 0
     full: bool = False
+    ok: bool = True
 
 
 class CalibrationResult(msgspec.Struct):

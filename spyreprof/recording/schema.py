@@ -66,6 +66,13 @@ COUNTERS: tuple[Column, ...] = (
     Column("value", "float64", "measured", "sample value"),
 )
 
+# One row per poll of a /metrics page; without rows where the recorder did not note every poll.
+POLLS: tuple[Column, ...] = (
+    Column("time_ns", "int64", "measured", "when the page was asked for, CLOCK_MONOTONIC"),
+    Column("endpoint", "int64", "measured", "which polled address, numbered"),
+    Column("ok", "boolean", "measured", "the page answered"),
+)
+
 # One row per second and process. Source: `usage` shards.
 USAGE: tuple[Column, ...] = (
     Column("time_ns", "int64", "measured", "time of the sample, CLOCK_MONOTONIC"),
@@ -142,3 +149,5 @@ class AnalysisInputs:
     settings: EngineSettings = field(default_factory=EngineSettings)
     device_kind: str | None = None
     cpu_count: int | None = None
+    # Columns of POLLS; None like no rows: it is not known when gauges were asked for in vain.
+    polls: pd.DataFrame | None = None

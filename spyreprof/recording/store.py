@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from spyreprof.recording import layout, schema
 from spyreprof.recording.cache import Build, cached_table
-from spyreprof.recording.counters import read_counters
+from spyreprof.recording.counters import read_counters, read_polls
 from spyreprof.recording.engine import engine_settings, read_compiles, read_model
 from spyreprof.recording.manifest import Manifest, read_manifest
 from spyreprof.recording.peaks import declared_peaks, measured_peaks
@@ -66,6 +66,13 @@ class Recording:
         return self._table("counters", schema.COUNTERS, self._shards(layout.KIND_METRICS), self._read_counters)
 
     @cached_property
+    def polls(self) -> pd.DataFrame:
+        """Polls of /metrics pages by time: the columns of `schema.POLLS`."""
+        # The same rows as the counters', whose reading counts what had to be left out.
+        polls, _ = cached_table(self.source, "polls", schema.POLLS, self._shards(layout.KIND_METRICS), self._read_polls)
+        return polls
+
+    @cached_property
     def usage(self) -> pd.DataFrame:
         """Processor time and memory by time: the columns of `schema.USAGE`."""
         return self._table("usage", schema.USAGE, self._shards(layout.KIND_USAGE), self._read_usage)
@@ -86,6 +93,9 @@ class Recording:
 
     def _read_counters(self, counts: Counter[str]) -> pd.DataFrame:
         return read_counters(self.source, counts)
+
+    def _read_polls(self, counts: Counter[str]) -> pd.DataFrame:
+        return read_polls(self.source, counts)
 
     def _read_usage(self, counts: Counter[str]) -> pd.DataFrame:
         return read_usage(self.source, counts)
@@ -133,6 +143,7 @@ class Recording:
             steps=self.steps,
             requests=self.requests,
             counters=self.counters,
+            polls=self.polls,
             usage=self.usage,
             recording_start_ns=start_ns,
             recording_end_ns=end_ns,

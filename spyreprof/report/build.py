@@ -224,9 +224,15 @@ def _quality(recording: Recorded, inputs: AnalysisInputs, diagnosis: Diagnosis, 
             profiled_steps=len(inputs.profiled_steps),
             assigned_ratio=min(assigned, default=None),
             requests=len(inputs.requests),
-            metric_polls=int(inputs.counters["time_ns"].nunique()),
+            metric_polls=_answered_polls(inputs),
         ),
     )
+
+
+def _answered_polls(inputs: AnalysisInputs) -> int:
+    if inputs.polls is None or inputs.polls.empty:
+        return int(inputs.counters["time_ns"].nunique())
+    return int(inputs.polls.loc[inputs.polls["ok"], "time_ns"].nunique())
 
 
 def _input(recording: Recorded, inputs: AnalysisInputs, redactor: Redactor) -> Input:

@@ -26,10 +26,11 @@ from engine_builder import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spyreprof.recording.schema import COUNTERS, REQUESTS, EngineSettings, Interval, Peak
+from spyreprof.recording.schema import COUNTERS, POLLS, REQUESTS, EngineSettings, Interval, Peak
 from spyreprof.registry import diagnose
 from spyreprof.targets import Targets
 from spyreprof_analyzers import intervals
+from spyreprof_analyzers.scheduler import gauges
 
 
 def decode_run(**changes: object):
@@ -249,6 +250,36 @@ def test_gauges_that_were_no_longer_polled_say_nothing_of_the_time_after() -> No
     early = made.counters[made.counters["time_ns"] < 10 * S]
     assert diagnose(made).verdict.primary == "queue_bound"
     assert diagnose(replace(made, counters=early)).verdict.primary != "queue_bound"
+
+
+def test_gauges_of_a_page_that_hung_in_the_middle_are_not_carried_over_it() -> None:
+    """The page answered every half second, but for ten seconds of forty."""
+    engine, run = capped()
+    shown = profiled(run, phase="decode", compute_use=0.05, bandwidth_use=0.12)
+    made = inputs(run, engine, profiled_steps=shown)
+    asked = range(0, run.end_ns, S // 2)
+    hung = (15 * S, 25 * S)
+    polls = table(POLLS, [{"time_ns": t, "endpoint": 0, "ok": not hung[0] <= t < hung[1]} for t in asked])
+    silent = (made.counters["time_ns"] >= hung[0]) & (made.counters["time_ns"] < hung[1])
+    blind = replace(made, counters=made.counters[~silent], polls=polls)
+
+    seen = gauges(blind.counters, polls, blind.recording_end_ns)
+    assert seen is not None
+    unknown = seen.time_ns[np.isnan(seen.running)]
+    assert hung[0] + S <= unknown.min() <= hung[0] + 1.5 * S
+    assert hung[1] - S <= unknown.max() < hung[1]
+    as_before = gauges(blind.counters, None, blind.recording_end_ns)
+    assert as_before is not None
+    assert not np.isnan(as_before.running).any()
+    assert diagnose(blind).verdict.primary == "queue_bound"
+
+
+def test_polls_that_all_succeeded_change_nothing() -> None:
+    engine, run = capped()
+    shown = profiled(run, phase="decode", compute_use=0.05, bandwidth_use=0.12)
+    made = inputs(run, engine, profiled_steps=shown)
+    polls = table(POLLS, [{"time_ns": t, "endpoint": 0, "ok": True} for t in range(0, run.end_ns, S // 2)])
+    assert diagnose(replace(made, polls=polls)).verdict == diagnose(made).verdict
 
 
 def test_time_between_steps_that_makes_the_verdict_is_also_a_finding() -> None:

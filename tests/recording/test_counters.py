@@ -6,13 +6,14 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
-from builders import RecordingBuilder
+from builders import SECOND, RecordingBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spyreprof.recording.counters import delta, info_labels, series
+from spyreprof.recording.counters import answered, delta, info_labels, series
 from spyreprof.recording.store import Recording, open_recording
 
 RUNNING = "vllm:num_requests_running"
@@ -134,3 +135,30 @@ def test_increases_of_adjacent_windows_add_up(steps: list[int], cut: int) -> Non
     assert first is not None
     assert second is not None
     assert first + second == delta(table, "a") == sum(steps[1:])
+
+
+def test_an_answer_holds_for_a_while_and_not_longer(tmp_path: Path) -> None:
+    builder = RecordingBuilder(tmp_path / "run.spyreprof")
+    builder.metrics([(10 * SECOND, ["a 1"]), (11 * SECOND, []), (20 * SECOND, ["a 2"])])
+    builder.shard("metrics", [{"t": 12 * SECOND, "endpoint": 0, "lines": [], "ok": False}], "launcher")
+    polls = open_recording(builder.write()).polls
+    assert polls[["time_ns", "ok"]].values.tolist() == [
+        [10 * SECOND, True],
+        [11 * SECOND, True],
+        [12 * SECOND, False],
+        [20 * SECOND, True],
+    ]
+    times = np.array([9.9, 10, 11, 12.5, 12.6, 19.9, 20, 21.5, 21.6]) * SECOND
+    assert answered(polls, 0, times.astype(np.int64)).tolist() == [False, *[True] * 3, False, False, True, True, False]
+    assert not answered(polls, 1, times.astype(np.int64)).any()
+
+
+def test_a_recording_that_noted_changes_alone_sets_no_limit(tmp_path: Path) -> None:
+    recording = recorded(tmp_path, (10 * SECOND, ["a 1"]), (20 * SECOND, ["a 2"]))
+    assert recording.polls.empty
+    assert answered(recording.polls, 0, np.array([19 * SECOND])).all()
+    assert answered(None, 0, np.array([19 * SECOND])).all()
+
+
+def test_an_empty_page_is_no_sign_of_noted_polls(tmp_path: Path) -> None:
+    assert recorded(tmp_path, (10 * SECOND, []), (20 * SECOND, ["a 2"])).polls.empty
