@@ -37,6 +37,8 @@ class Process:
         self.after_fork_in_child: list[Callable[[], None]] = []
         self._closed = False
         self._anchored_ns = 0
+        self._left_out_told: dict[tuple[str, str], int] = {}
+        writer.on_left_out = self._rows_left_out
 
     def open(self) -> bool:
         """Write the opening row; False when the recording folder cannot be written."""
@@ -62,7 +64,7 @@ class Process:
         self.writer.add_now(KIND, {"k": kind, "t": time.monotonic_ns(), **fields})
 
     def hook(self, name: str, state: str, reason: str | None = None) -> None:
-        """Say how a hook fared: ok, missing, failed or disabled."""
+        """Say how a hook fared: ok, partial, missing, failed or disabled."""
         self.note("hook", name=name, state=state, reason=reason)
 
     def hook_failed(self, name: str, error: BaseException) -> None:
@@ -75,6 +77,22 @@ class Process:
         if now_ns - self._anchored_ns >= ANCHOR_INTERVAL_NS:
             self._anchored_ns = now_ns
             self.writer.buffer(KIND).append({"k": "anchor", "t": now_ns, "epoch_ns": time.time_ns()})
+            self._tell_left_out()
+
+    def _rows_left_out(self, kind: str, cause: str) -> None:
+        self._queue_left_out(kind, cause, "rows from here on are left out")
+
+    def _tell_left_out(self) -> None:
+        """Say how many rows were left out, where that has changed."""
+        for (kind, cause), count in list(self.writer.left_out.items()):
+            if self._left_out_told.get((kind, cause)) != count:
+                self._left_out_told[kind, cause] = count
+                self._queue_left_out(kind, cause, f"{count} rows left out")
+
+    def _queue_left_out(self, kind: str, cause: str, what: str) -> None:
+        # Queued and not written at once: this is also called from within a flush.
+        row = {"k": "hook", "t": time.monotonic_ns(), "name": f"{kind}.shard", "state": "partial"}
+        self.writer.buffer(KIND).append({**row, "reason": f"{cause}: {what}"})
 
     def close(self, how: str) -> None:
         """Run what must happen before the end, write the closing row, flush."""
@@ -82,7 +100,14 @@ class Process:
             return
         self._closed = True
         self._run(self.before_closing)
+        # What is still queued may be left out too, and is to be counted.
+        self.writer.flush()
+        self._tell_left_out()
         self.note("close", how=how)
+        if self.writer.fault is not None:
+            now_ns = time.monotonic_ns()
+            fault = {"k": "hook", "t": now_ns, "name": "shards", "state": "failed", "reason": self.writer.fault}
+            self.writer.last_words(KIND, fault, {"k": "close", "t": now_ns, "how": how})
 
     def hook_into_interpreter(self) -> None:
         """Follow forks, and flush at every end that Python can see."""
@@ -99,6 +124,7 @@ class Process:
     def _forked(self) -> None:
         self.writer.after_fork_in_child()
         self._closed = False
+        self._left_out_told.clear()
         self.how = "fork"
         self._run(self.after_fork_in_child)
         self.open()

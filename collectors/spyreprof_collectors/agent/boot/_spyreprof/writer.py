@@ -9,6 +9,7 @@ that forks finds the threads it would have without us.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 
@@ -26,6 +27,20 @@ FLUSH_INTERVAL_S = 0.5
 LOCK_PATIENCE_S = 0.2
 # Rows held in memory where no flusher thread can be had.
 ROWS_WITHOUT_FLUSHER = 256
+# A program that makes rows faster than the flusher takes them writes them out itself, in the thread that made them.
+ROWS_UNTIL_RELIEF = 16_384
+# And where that is not possible either, because the flusher is stuck in a write, newer rows are left out.
+ROWS_AT_MOST = 131_072
+_LOOK_EVERY_ROWS = 1024
+# Rows encoded at once: the text of a flush stays a few megabytes.
+_ROWS_PER_WRITE = 16_384
+# Of one kind and process: two million steps, about half a day of them at 50 a second.
+MAX_SHARD_BYTES = 256 * 2**20
+# The shard that tells of all others has no bound; it holds a few rows a minute.
+_UNBOUNDED = "process"
+
+SHARD_FULL = "the shard reached its size limit"
+TOO_FAST = "they came faster than they could be written"
 
 _ENCODERS: dict[str, Callable[[Any], str]] = {"steps": rows.encode_step}
 
@@ -38,13 +53,18 @@ class Writer:
     Attributes:
         writer_id: `<pid>-<start in hex>`, part of the shard names.
         alive: False once a write failed.
+        fault: why it failed.
+        left_out: (kind, cause) -> number of rows that were not written though writing works.
         on_tick: called by the flusher before each flush.
+        on_left_out: called with a kind and a cause when they come up for the first time. It may queue rows.
     """
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self.alive = True
+        self.fault: str | None = None
         self.on_tick: Callable[[], None] | None = None
+        self.on_left_out: Callable[[str, str], None] | None = None
         self._buffers: dict[str, list[Any]] = {}
         self._reset()
 
@@ -56,6 +76,9 @@ class Writer:
         self._flushing = allocate_lock()
         self._flusher: _Flusher | None = None
         self._threads_refused = False
+        self._until_look = _LOOK_EVERY_ROWS
+        self._written_bytes: dict[str, int] = {}
+        self.left_out: dict[tuple[str, str], int] = {}
 
     def buffer(self, kind: str) -> list[Any]:
         """Get the list that rows of a kind are appended to; call `wake` after an append."""
@@ -72,8 +95,12 @@ class Writer:
         self.flush()
 
     def wake(self) -> None:
-        """See that a flusher runs; drop what is queued once nothing can be written any more."""
+        """See that a flusher runs and keeps up; drop what is queued once nothing can be written any more."""
         if self._flusher is not None:
+            self._until_look -= 1
+            if self._until_look < 0:
+                self._until_look = _LOOK_EVERY_ROWS
+                self._relieve()
             return
         if not self.alive:
             for queued in self._buffers.values():
@@ -89,27 +116,73 @@ class Writer:
             self._flusher = None
             self._threads_refused = True
 
-    def flush(self) -> None:
-        """Append everything queued to its shards; give up writing on the first error."""
-        if not self._flushing.acquire(timeout=LOCK_PATIENCE_S):
+    def _relieve(self) -> None:
+        """Keep the queues short where rows come faster than the flusher takes them."""
+        if max(map(len, self._buffers.values())) < ROWS_UNTIL_RELIEF:
+            return
+        self.flush(patience_s=0)
+        for kind, queued in list(self._buffers.items()):
+            excess = len(queued) - ROWS_AT_MOST
+            if excess > 0:
+                del queued[ROWS_AT_MOST:]
+                self._leave_out(kind, TOO_FAST, excess)
+
+    def flush(self, patience_s: float = LOCK_PATIENCE_S) -> None:
+        """Append everything queued to its shards; give up writing on the first error.
+
+        Args:
+            patience_s: how long a flush of another thread is waited for.
+        """
+        if not self._flushing.acquire(patience_s > 0, patience_s if patience_s > 0 else -1):
             return
         try:
             if os.getpid() != self.pid:
                 # Forked behind Python's back: this process has no writer id of its own to write under.
                 self.alive = False
             for kind, queued in list(self._buffers.items()):
-                count = len(queued)
-                if not count:
-                    continue
-                batch = queued[:count]
-                del queued[:count]
-                if self.alive:
-                    encode = _ENCODERS.get(kind, rows.encode)
-                    self._append(kind, "".join([encode(row) + "\n" for row in batch]))
-        except Exception:
-            self.alive = False
+                self._flush_kind(kind, queued)
+        except Exception as error:
+            self.fail(error)
         finally:
             self._flushing.release()
+
+    def _flush_kind(self, kind: str, queued: list[Any]) -> None:
+        encode = _ENCODERS.get(kind, rows.encode)
+        # Only what is there now: others go on adding.
+        left = len(queued)
+        while left > 0:
+            batch = queued[: min(left, _ROWS_PER_WRITE)]
+            del queued[: len(batch)]
+            left -= len(batch)
+            if not self.alive:
+                continue
+            if kind != _UNBOUNDED and self._written_bytes.get(kind, 0) >= MAX_SHARD_BYTES:
+                self._leave_out(kind, SHARD_FULL, len(batch))
+                continue
+            self._append(kind, "".join([encode(row) + "\n" for row in batch]))
+
+    def _leave_out(self, kind: str, cause: str, count: int) -> None:
+        known = self.left_out.get((kind, cause), 0)
+        self.left_out[kind, cause] = known + count
+        if not known and self.on_left_out is not None:
+            self.on_left_out(kind, cause)
+
+    def fail(self, error: BaseException) -> None:
+        """End writing for good."""
+        if self.fault is None:
+            self.fault = f"{type(error).__name__}: {getattr(error, 'strerror', None) or error}"
+        self.alive = False
+
+    def last_words(self, kind: str, *last: dict[str, object]) -> None:
+        """Write rows where writing has ended: the disk may have room again, or room for two lines.
+
+        The line before them may be cut, so they begin with a line end.
+        """
+        try:
+            if os.getpid() == self.pid:
+                self._append(kind, "\n" + "".join([rows.encode(row) + "\n" for row in last]))
+        except Exception:
+            self.alive = False
 
     def _append(self, kind: str, text: str) -> None:
         path = f"{self.folder}/shards/{kind}-{self.writer_id}.jsonl"
@@ -119,9 +192,10 @@ class Writer:
             written = os.write(descriptor, data)
         finally:
             os.close(descriptor)
+        self._written_bytes[kind] = self._written_bytes.get(kind, 0) + written
         if written != len(data):
-            # The disk is full: the cut line is the last one, which readers expect.
-            self.alive = False
+            # The cut line is the last one, which readers expect.
+            self.fail(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
 
     def flusher_ended(self, flusher: _Flusher) -> None:
         """Forget a flusher that ended by itself."""
@@ -129,10 +203,14 @@ class Writer:
             self._flusher = None
 
     def before_fork(self) -> None:
-        """End the flusher thread: it must neither hold a lock in the child nor count as a thread of the program."""
+        """End the flusher thread: it must neither hold a lock in the child nor count as a thread of the program.
+
+        What it had yet to write is written now: without a next row it would not start again.
+        """
         flusher, self._flusher = self._flusher, None
         if flusher is not None:
             flusher.stop()
+            self.flush()
 
     def after_fork_in_child(self) -> None:
         """Start over under a new writer id; rows queued before the fork are the parent's."""
@@ -166,8 +244,8 @@ class _Flusher:
                 self._writer.flush()
                 if not self._writer.alive:
                     break
-        except Exception:
-            self._writer.alive = False
+        except Exception as error:
+            self._writer.fail(error)
         finally:
             self._writer.flusher_ended(self)
             self._done.release()
