@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 
 def encode(row: dict[str, object]) -> str:
     """Write a row of str, int, float, bool, None, lists and dicts as JSON, in ASCII, without a line end.
@@ -19,6 +23,20 @@ def encode_step(row: tuple[int, int, str, int, bool]) -> str:
     if profiled:
         tail += ',"p":1'
     return f'{{"t0":{start_ns},"t1":{end_ns},"n":"{name}"{tail}}}'
+
+
+def encode_collective(row: list[Any]) -> str:
+    """Write a row of `collectives.py`, whose operation is a word of ours."""
+    start_ns, end_ns, name, moved, group, size, rank, seq, blocking, launched_ns, peer, of_two = row
+    text = (
+        f'{{"t0":{_encode(start_ns)},"t1":{_encode(end_ns)},"op":"{name}","bytes":{_encode(moved)},"group":{group},'
+        f'"size":{size},"rank":{rank},"seq":{seq},"blocking":{_encode(blocking)}'
+    )
+    if launched_ns is not None:
+        text += f',"tl":{launched_ns}'
+    if of_two:
+        text += f',"peer":{_encode(peer)}'
+    return text + "}"
 
 
 def _encode(value: object) -> str:

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 
-from . import dynamo, model_facts, torch_steps, windows
+from . import collectives, dynamo, model_facts, torch_steps, windows
 from .window_policy import WindowSettings
 
 TYPE_CHECKING = False
@@ -32,6 +32,10 @@ def install(agent: Agent, torch: Any) -> None:
         dynamo.install(agent, steps)
     except Exception as error:
         process.hook_failed(dynamo.COMPILE_HOOK, error)
+    try:
+        collectives.install(agent, torch)
+    except Exception as error:
+        process.hook_failed(collectives.HOOK, error)
     try:
         model_facts.ModelFacts(agent, torch, steps).install()
     except Exception as error:

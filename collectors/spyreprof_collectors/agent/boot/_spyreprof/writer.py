@@ -42,7 +42,7 @@ _UNBOUNDED = "process"
 SHARD_FULL = "the shard reached its size limit"
 TOO_FAST = "they came faster than they could be written"
 
-_ENCODERS: dict[str, Callable[[Any], str]] = {"steps": rows.encode_step}
+_ENCODERS: dict[str, Callable[[Any], str]] = {"steps": rows.encode_step, "collectives": rows.encode_collective}
 
 
 class Writer:
