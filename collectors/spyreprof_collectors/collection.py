@@ -7,6 +7,7 @@ from collections.abc import Collection as Container
 from pathlib import Path
 
 from spyreprof.recording import layout
+from spyreprof_collectors.hookless import HooklessProcesses
 from spyreprof_collectors.manifest import CollectorState
 from spyreprof_collectors.metrics_page import Page
 from spyreprof_collectors.metrics_poll import INTERVAL_S as METRICS_INTERVAL_S
@@ -25,6 +26,8 @@ class Collection:
         self._usage_shard = ShardWriter(recording, layout.KIND_USAGE)
         self._metrics_shard = ShardWriter(recording, layout.KIND_METRICS)
         self._usage = UsageCollector(self._usage_shard, os.getpid(), excluded)
+        self._hookless = HooklessProcesses(recording)
+        self._usage.observers.append(self._hookless.look)
         self._metrics = MetricsCollector(self._metrics_shard, recording, page)
         self._usage_sampler = Sampler("usage", USAGE_INTERVAL_S, self._usage.sample)
         self._metrics_sampler = Sampler("metrics", METRICS_INTERVAL_S, self._metrics.sample)
@@ -59,7 +62,8 @@ class Collection:
         states = [self._usage.state(self._usage_sampler.fault), self._metrics.state(self._metrics_sampler.fault)]
         self._usage_shard.close()
         self._metrics_shard.close()
-        return states
+        hookless = self._hookless.state()
+        return [*states, hookless] if hookless is not None else states
 
     def _still_running(self) -> list[Stat]:
         try:

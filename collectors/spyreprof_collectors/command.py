@@ -95,6 +95,16 @@ def python_program(argv: Sequence[str], environment: Mapping[str, str], executab
     return _parse(interpreter, [*shebang[1:], executable]) if interpreter else None
 
 
+def is_python(name: str) -> bool:
+    """Whether an executable of this name is a Python interpreter."""
+    return _PYTHON.fullmatch(name) is not None
+
+
+def python_options(arguments: Sequence[str]) -> str:
+    """The letters among S, E, I in an interpreter's arguments, with which the hook cannot enter."""
+    return _parse("", arguments).shutting_options
+
+
 def display_name(argv: Sequence[str], program: PythonProgram | None) -> str:
     """Pick a short name for the default recording folder: the script's, the module's or the program's."""
     name = Path(program.script or program.interpreter).name if program is not None else Path(argv[0]).name

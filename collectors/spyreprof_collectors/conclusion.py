@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from spyreprof.recording import layout
-from spyreprof_collectors import manifest
+from spyreprof_collectors import hookless, manifest
 from spyreprof_collectors.command import PythonProgram
 from spyreprof_collectors.manifest import CollectorState, Manifest, ProcessFacts
 from spyreprof_collectors.process import Supervisor
@@ -38,6 +38,10 @@ def conclude(
         document.collectors.append(CollectorState(layout.KIND_COMPILE, "ok"))
     document.notes += supervisor.notes
     document.notes += _process_notes(document, running)
+    if len(document.processes) > manifest.MAX_PROCESSES:
+        document.notes.append(
+            f"{manifest.MAX_PROCESSES} of {len(document.processes)} processes are listed here; the shards hold all."
+        )
     if not supervisor.is_subreaper:
         document.notes.append("Processes that the program detached could not be followed on this system.")
 
@@ -52,7 +56,10 @@ def summary(document: Manifest, shown_path: str) -> list[str]:
     if steps:
         lines.append(f"{steps} steps recorded.")
     else:
-        reasons = [state.reason for state in document.collectors if state.name in {"agent", layout.KIND_STEPS}]
+        reasons = [
+            state.reason for name in ("agent", hookless.NAME, layout.KIND_STEPS)
+            for state in document.collectors if state.name == name
+        ]  # fmt: skip
         lines.append(f"No steps recorded: {next((reason for reason in reasons if reason), 'nothing ran')}.")
     lines.append(f"next: spyreprof report {shown_path}")
     return lines
@@ -107,7 +114,7 @@ def _process_notes(document: Manifest, running: Sequence[Stat]) -> list[str]:
     ]  # fmt: skip
     if lost:
         named = [f"{process.pid}{_steps_of(process)}" for process in lost]
-        note = f"Ended without a closing row (killed, or crashed): {_listed(named)}."
+        note = f"Ended without a closing row (killed, crashed, or unable to write): {_listed(named)}."
         if document.end is not None and document.end.code == 0:
             note += " The program's exit code 0 does not tell of it."
         notes.append(note)

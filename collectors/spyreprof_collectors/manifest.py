@@ -14,6 +14,9 @@ from spyreprof.recording import layout
 from spyreprof_collectors import folder, host, secrets, shards
 from spyreprof_collectors.process import ProgramEnd
 
+# Of those that a manifest lists: the ones with steps first, then those that did not end in order.
+MAX_PROCESSES = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class CollectorState:
@@ -87,7 +90,7 @@ class Manifest:
                 "host": self._host,
                 "environment": {k: _utf8(v) for k, v in secrets.allowed_environment(self.environment).items()},
                 "collectors": [asdict(collector) for collector in self.collectors],
-                "processes": [asdict(process) for process in self.processes],
+                "processes": [asdict(process) for process in _most_telling(self.processes)],
                 "interrupted": self.interrupted,
                 "notes": [_utf8(note) for note in self.notes],
             },
@@ -147,11 +150,19 @@ def hook_states(recording: Path) -> list[CollectorState]:
         states.append(
             CollectorState(
                 name,
-                "unavailable" if len(bad) == len(seen) else "partial",
+                "unavailable" if len(bad) == len(seen) and any(how != "partial" for how, _ in bad) else "partial",
                 f"{state}{where}: {reason}" if reason else f"{state}{where}",
             )
         )
     return states
+
+
+def _most_telling(processes: Sequence[ProcessFacts]) -> list[ProcessFacts]:
+    """A program may have had a hundred thousand children; their shards hold them all."""
+    if len(processes) <= MAX_PROCESSES:
+        return list(processes)
+    by_weight = sorted(processes, key=lambda process: (-process.steps, process.closed_ns is not None))
+    return sorted(by_weight[:MAX_PROCESSES], key=lambda process: (process.opened_ns, process.writer))
 
 
 def _integer(value: object) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -33,7 +34,10 @@ class ShardWriter:
             if self._descriptor is None:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
                 self._descriptor = os.open(self.path, flags, FILE_MODE)
-            os.write(self._descriptor, text.encode("utf-8"))
+            data = text.encode("utf-8")
+            if os.write(self._descriptor, data) != len(data):
+                # The next row would be glued to a cut one.
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             self.fault = f"writing {self.path.name} failed: {error.strerror or error}"
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,7 +38,11 @@ class Stat:
 
 
 class UsageCollector:
-    """Walks the tree of processes below the launcher, orphans that it adopted included."""
+    """Walks the tree of processes below the launcher, orphans that it adopted included.
+
+    Attributes:
+        observers: given the processes of each sample.
+    """
 
     def __init__(self, writer: ShardWriter, root_pid: int, excluded: Collection[int] = ()) -> None:
         self._writer = writer
@@ -48,11 +52,14 @@ class UsageCollector:
         self._known: set[int] = set()
         self._samples = 0
         self._cut: set[str] = set()
+        self.observers: list[Callable[[Sequence[Stat]], None]] = []
 
     def sample(self) -> None:
         """Write one row per process of the program, and one for the machine."""
         now_ns = time.monotonic_ns()
         members = self.members()
+        for observer in self.observers:
+            observer(members)
         if len(members) > MAX_PROCESSES:
             self._cut.add(f"only the {MAX_PROCESSES} busiest of {len(members)} processes were kept")
             members = sorted(members, key=lambda stat: -stat.cpu_ns)[:MAX_PROCESSES]

@@ -83,7 +83,7 @@ def assess(
         # A finished recording carries these sentences in its manifest already.
         if unclosed:
             pids = ", ".join(str(process.pid or process.writer.partition("-")[0]) for process in unclosed[:8])
-            notes.append(f"Ended without a closing row (killed, or crashed): process {pids}.")
+            notes.append(f"Ended without a closing row (killed, crashed, or unable to write): process {pids}.")
     if manifest.exit is not None and manifest.exit.signal:
         notes.append(f"The program was ended by signal {_signal_name(manifest.exit.signal)}.")
     steal = counts.pop(tables.STEAL_PERMILLE, 0)

@@ -197,7 +197,7 @@ def test_a_worker_that_was_killed_is_named_though_the_program_exits_with_zero(tm
     )
     run = record(tmp_path, [sys.executable, program])
     assert run.code == 0
-    assert f"Ended without a closing row (killed, or crashed): process {run.stdout.decode().strip()}" in run.notes
+    assert f"Ended without a closing row (killed, crashed, or unable to write): process {run.stdout.decode().strip()}" in run.notes
     assert b"Ended without a closing row" in run.stderr
 
 
