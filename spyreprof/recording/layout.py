@@ -18,6 +18,8 @@ SHARDS = "shards"
 TRACES = "traces"
 TABLES = "tables"
 BENCH = "bench"
+# A repeated recording: a manifest that lists the runs, and `runs/1/ ... runs/N/`, each a complete recording.
+RUNS = "runs"
 CALIBRATION_BEFORE = "calibration-before.json"
 CALIBRATION_AFTER = "calibration-after.json"
 
@@ -30,6 +32,8 @@ KIND_WINDOW = "window"
 KIND_COMPILE = "compile"
 KIND_USAGE = "usage"
 KIND_METRICS = "metrics"
+KIND_STACKS = "stacks"
+KIND_COLLECTIVES = "collectives"
 KINDS = frozenset(
     (
         KIND_PROCESS,
@@ -39,5 +43,7 @@ KINDS = frozenset(
         KIND_COMPILE,
         KIND_USAGE,
         KIND_METRICS,
+        KIND_STACKS,
+        KIND_COLLECTIVES,
     )
 )

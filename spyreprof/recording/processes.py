@@ -10,6 +10,7 @@ from spyreprof.recording import layout
 from spyreprof.recording.rows import (
     AnchorRow,
     CloseRow,
+    DistributedRow,
     MomentRow,
     OpenRow,
     TorchRow,
@@ -25,6 +26,7 @@ _ROWS: dict[str, Any] = {
     "anchor": AnchorRow,
     "versions": VersionsRow,
     "torch": TorchRow,
+    "dist": DistributedRow,
     "hook": MomentRow,
     "close": CloseRow,
     "exec": CloseRow,
@@ -45,6 +47,7 @@ class ProcessFacts:
     last_ns: int | None = None
     anchors: list[tuple[int, int]] = field(default_factory=list)
     torch: TorchRow | None = None
+    distributed: DistributedRow | None = None
     versions: dict[str, str | None] = field(default_factory=dict)
 
     def clock_offset_ns(self, near_ns: int | None) -> int | None:
@@ -85,5 +88,7 @@ def _note(process: ProcessFacts, row: Any) -> None:
     elif isinstance(row, TorchRow):
         # Written again whenever it changed: the last one holds for most of the run.
         process.torch = row
+    elif isinstance(row, DistributedRow):
+        process.distributed = row
     elif isinstance(row, CloseRow):
         process.closed = True

@@ -35,6 +35,7 @@ _COUNTED: tuple[tuple[str, str], ...] = (
     (tables.UNKNOWN_STEP_NAMES, "Steps with an unknown name, left out"),
     (tables.DUPLICATE_STEPS, "Steps recorded twice, counted once"),
     (tables.BACKWARD_STEPS, "Steps that end before they begin, left out"),
+    (tables.BACKWARD_COLLECTIVES, "Collectives that end before they begin, left out"),
     (counters.GARBAGE_METRIC_LINES, "Lines of /metrics that are no samples, left out"),
     (requests.UNREADABLE_BENCH_FILES, "Result files of a load generator that could not be read"),
     (requests.FOREIGN_CLOCK_FILES, "Result files whose arrival times are of another clock, arrival times left out"),

@@ -53,6 +53,15 @@ class TorchRow(msgspec.Struct):
     cuda_built: bool | None = None
 
 
+class DistributedRow(msgspec.Struct):
+    """The process joined a world of `torch.distributed`."""
+
+    t: Nanoseconds
+    rank: Count | None = None
+    world: Count | None = None
+    backend: str | None = None
+
+
 class CloseRow(msgspec.Struct):
     """The process ended in a way that let it say so."""
 
@@ -68,6 +77,26 @@ class StepRow(msgspec.Struct):
     n: str
     c: Count = 0
     p: Count = 0
+
+
+class CollectiveRow(msgspec.Struct):
+    """One call of a collective, or of a send or receive.
+
+    `t0` and `t1` enclose the time in which the caller was blocked; None where it did not wait for the end of a call
+    that it launched at `tl`. `rank` and `peer` are ranks of the group; `peer` is the other side of a send or receive.
+    """
+
+    op: str
+    group: Count
+    size: Count
+    rank: Count
+    seq: Count
+    t0: Nanoseconds | None = None
+    t1: Nanoseconds | None = None
+    tl: Nanoseconds | None = None
+    bytes: Count | None = None
+    blocking: bool = True
+    peer: Count | None = None
 
 
 class ModuleRow(msgspec.Struct):

@@ -73,6 +73,22 @@ POLLS: tuple[Column, ...] = (
     Column("ok", "boolean", "measured", "the page answered"),
 )
 
+# One row per call of a collective of torch.distributed, and of a send or receive. Source: `collectives` shards.
+COLLECTIVES: tuple[Column, ...] = (
+    Column("launch_ns", "int64", "measured", "the call was made, CLOCK_MONOTONIC"),
+    Column("start_ns", "Int64", "measured", "the caller began to be blocked; NA where it never waited"),
+    Column("end_ns", "Int64", "measured", "the caller went on; NA where it never waited"),
+    Column("writer", "string", "measured", "process that made the call"),
+    Column("op", "string", "measured", "function of torch.distributed"),
+    Column("bytes", "Int64", "measured", "the larger side of the data of one rank; NA where unknown"),
+    Column("group", "int64", "measured", "process group, the same number in all its processes"),
+    Column("size", "int64", "measured", "ranks that take part"),
+    Column("rank", "int64", "measured", "rank within the group"),
+    Column("seq", "int64", "measured", "number of the call in its group, or pair of ranks; 0 where unknown"),
+    Column("peer", "Int64", "measured", "the other rank of a send or receive; NA for calls of a whole group"),
+    Column("blocking", "boolean", "measured", "the call itself blocked; else its start and end are those of a wait"),
+)
+
 # One row per second and process. Source: `usage` shards.
 USAGE: tuple[Column, ...] = (
     Column("time_ns", "int64", "measured", "time of the sample, CLOCK_MONOTONIC"),
@@ -149,5 +165,6 @@ class AnalysisInputs:
     settings: EngineSettings = field(default_factory=EngineSettings)
     device_kind: str | None = None
     cpu_count: int | None = None
+    collectives: pd.DataFrame | None = None
     # Columns of POLLS; None like no rows: it is not known when gauges were asked for in vain.
     polls: pd.DataFrame | None = None

@@ -19,8 +19,8 @@ from spyreprof.recording.quality import Quality, assess
 from spyreprof.recording.requests import read_requests
 from spyreprof.recording.shards import find_shards
 from spyreprof.recording.source import Source, open_source
-from spyreprof.recording.tables import read_steps, read_usage
-from spyreprof.recording.windows import Window, WindowSteps, pauses, profiled_steps, read_windows
+from spyreprof.recording.tables import read_collectives, read_steps, read_usage
+from spyreprof.recording.windows import LOST_TRACES, Window, WindowSteps, pauses, profiled_steps, read_windows
 
 if TYPE_CHECKING:
     import os
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from spyreprof.recording.schema import AnalysisInputs
 
 # Properties whose reading counts what it had to leave out.
-_COUNTED_PARTS = ("steps", "requests", "counters", "usage", "_model", "_compiles", "_measured_peaks")
+_COUNTED_PARTS = ("steps", "requests", "counters", "usage", "collectives", "_model", "_compiles", "_measured_peaks")
 
 
 class Recording:
@@ -51,7 +51,9 @@ class Recording:
     @cached_property
     def steps(self) -> pd.DataFrame:
         """Engine steps by start: the columns of `schema.STEPS`."""
-        return self._table("steps", schema.STEPS, self._shards(layout.KIND_STEPS), self._read_steps)
+        # Which rank a process is, its own shard says.
+        inputs = [*self._shards(layout.KIND_STEPS), *self._shards(layout.KIND_PROCESS)]
+        return self._table("steps", schema.STEPS, inputs, self._read_steps)
 
     @cached_property
     def requests(self) -> pd.DataFrame:
@@ -77,6 +79,12 @@ class Recording:
         """Processor time and memory by time: the columns of `schema.USAGE`."""
         return self._table("usage", schema.USAGE, self._shards(layout.KIND_USAGE), self._read_usage)
 
+    @cached_property
+    def collectives(self) -> pd.DataFrame:
+        """Calls of collectives by time: the columns of `schema.COLLECTIVES`."""
+        shards = self._shards(layout.KIND_COLLECTIVES)
+        return self._table("collectives", schema.COLLECTIVES, shards, self._read_collectives)
+
     def _table(self, name: str, columns: tuple[schema.Column, ...], inputs: list[str], build: Build) -> pd.DataFrame:
         table, counts = cached_table(self.source, name, columns, inputs, build)
         self.counts.update(counts)
@@ -86,7 +94,10 @@ class Recording:
         return [shard.name for shard in find_shards(self.source, kind)]
 
     def _read_steps(self, counts: Counter[str]) -> pd.DataFrame:
-        return read_steps(self.source, counts)
+        return read_steps(self.source, self.processes, counts)
+
+    def _read_collectives(self, counts: Counter[str]) -> pd.DataFrame:
+        return read_collectives(self.source, counts)
 
     def _read_requests(self, counts: Counter[str]) -> pd.DataFrame:
         return read_requests(self.source, self.manifest.started_ns, self.manifest.ended_ns, counts)
@@ -127,7 +138,9 @@ class Recording:
         for part in _COUNTED_PARTS:
             getattr(self, part)
         found = assess(self.source, self.manifest, self.processes.values(), self.windows, self.counts)
-        return replace(found, notes=(*found.notes, *self.window_steps.notes))
+        traces = self.window_steps
+        lost = {LOST_TRACES: traces.lost_traces} if traces.lost_traces else {}
+        return replace(found, notes=(*found.notes, *traces.notes), counts=found.counts | lost)
 
     def analysis_inputs(self, hardware: HardwareProfile | None = None) -> AnalysisInputs:
         """Everything that the analyzers may look at.
@@ -150,6 +163,7 @@ class Recording:
             finished=self.manifest.ended_ns is not None,
             profiled_steps=self.window_steps.steps,
             pauses=pauses(self.windows),
+            collectives=self.collectives,
             compiles=self._compiles,
             peaks=self._peaks(hardware),
             model=self._model,

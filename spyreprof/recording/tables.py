@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from spyreprof.recording import layout, schema
-from spyreprof.recording.rows import StepRow, SystemRow, UsageRow
+from spyreprof.recording.rows import CollectiveRow, StepRow, SystemRow, UsageRow
 from spyreprof.recording.shards import find_shards, read_mixed_rows, read_rows
 from spyreprof.trace.annotations import StepWork, parse_step_name
 
 if TYPE_CHECKING:
+    from spyreprof.recording.processes import ProcessFacts
     from spyreprof.recording.source import Source
 
 DUPLICATE_STEPS = "duplicate_steps"
 UNKNOWN_STEP_NAMES = "unknown_step_names"
 BACKWARD_STEPS = "backward_steps"
+BACKWARD_COLLECTIVES = "backward_collectives"
 STEAL_PERMILLE = "steal_permille"
 
 # Rows of processes do not name their kind.
@@ -37,7 +39,7 @@ def frame(columns: tuple[schema.Column, ...], values: Mapping[str, Sequence[Any]
     return table
 
 
-def read_steps(source: Source, counts: Counter[str]) -> pd.DataFrame:
+def read_steps(source: Source, processes: Mapping[str, ProcessFacts], counts: Counter[str]) -> pd.DataFrame:
     """The step table, ordered by start. Rows that cannot be steps are dropped and counted."""
     rows: list[tuple[int, int, str, StepWork, int, bool]] = []
     for shard in find_shards(source, layout.KIND_STEPS):
@@ -61,12 +63,44 @@ def read_steps(source: Source, counts: Counter[str]) -> pd.DataFrame:
             "start_ns": [row[0] for row in rows],
             "end_ns": [row[1] for row in rows],
             "writer": [row[2] for row in rows],
+            "rank": [_rank(processes.get(row[2])) for row in rows],
             "source": ["annotation"] * len(rows),
             **{field: [getattr(work, field) for work in works] for field in StepWork._fields},
             "compiles": [row[4] for row in rows],
             "profiled": [row[5] for row in rows],
         },
     )
+
+
+def _rank(process: ProcessFacts | None) -> int | None:
+    return process.distributed.rank if process is not None and process.distributed is not None else None
+
+
+def read_collectives(source: Source, counts: Counter[str]) -> pd.DataFrame:
+    """The table of collective calls, ordered by launch. Rows that cannot be calls are dropped and counted."""
+    rows: list[tuple[str, CollectiveRow]] = []
+    for shard in find_shards(source, layout.KIND_COLLECTIVES):
+        for row in read_rows(source, shard.name, CollectiveRow, counts):
+            launch_ns = row.t0 if row.tl is None else row.tl
+            if launch_ns is None or (row.t0 is None) != (row.t1 is None) or (row.t1 or 0) < (row.t0 or 0):
+                counts[BACKWARD_COLLECTIVES] += 1
+            else:
+                row.tl = launch_ns
+                rows.append((shard.writer, row))
+    rows.sort(key=lambda row: (row[1].tl or 0, row[0]))
+    return frame(
+        schema.COLLECTIVES,
+        {
+            "launch_ns": [row.tl for _, row in rows],
+            "start_ns": [row.t0 for _, row in rows],
+            "end_ns": [row.t1 for _, row in rows],
+            "writer": [writer for writer, _ in rows],
+            **{field: [getattr(row, field) for _, row in rows] for field in _COLLECTIVE_FIELDS},
+        },
+    )
+
+
+_COLLECTIVE_FIELDS = ("op", "bytes", "group", "size", "rank", "seq", "peer", "blocking")
 
 
 def read_usage(source: Source, counts: Counter[str]) -> pd.DataFrame:
