@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection as Container
 from pathlib import Path
 
 from spyreprof.recording import layout
@@ -13,6 +12,7 @@ from spyreprof_collectors.metrics_page import Page
 from spyreprof_collectors.metrics_poll import INTERVAL_S as METRICS_INTERVAL_S
 from spyreprof_collectors.metrics_poll import MetricsCollector
 from spyreprof_collectors.process import BEFORE_END_PATIENCE_S
+from spyreprof_collectors.py_spy import TICK_S, PySpyCollector
 from spyreprof_collectors.sampler import Sampler
 from spyreprof_collectors.shards import ShardWriter
 from spyreprof_collectors.usage import INTERVAL_S as USAGE_INTERVAL_S
@@ -20,9 +20,22 @@ from spyreprof_collectors.usage import Stat, UsageCollector
 
 
 class Collection:
-    """Starts, hurries and stops the collectors. Start it with signals blocked, so that no thread takes one."""
+    """Starts, hurries and stops the collectors. Start it with signals blocked, so that no thread takes one.
 
-    def __init__(self, recording: Path, page: Page | None, excluded: Container[int]) -> None:
+    Args:
+        recording: where to write.
+        page: the /metrics page that the user named; None finds pages by itself.
+        excluded: process ids below us that are no part of the program; helpers of ours add theirs.
+        py_spy_rate_hz: looks at the stacks per second and process; None takes no stacks.
+    """
+
+    def __init__(
+        self, recording: Path, page: Page | None, excluded: set[int], py_spy_rate_hz: int | None = None
+    ) -> None:
+        self._stacks_shard = ShardWriter(recording, layout.KIND_STACKS)
+        self._py_spy: PySpyCollector | None = None
+        if py_spy_rate_hz is not None:
+            self._py_spy = PySpyCollector(self._stacks_shard, recording, py_spy_rate_hz, os.getpid(), excluded)
         self._usage_shard = ShardWriter(recording, layout.KIND_USAGE)
         self._metrics_shard = ShardWriter(recording, layout.KIND_METRICS)
         self._usage = UsageCollector(self._usage_shard, os.getpid(), excluded)
@@ -31,11 +44,15 @@ class Collection:
         self._metrics = MetricsCollector(self._metrics_shard, recording, page)
         self._usage_sampler = Sampler("usage", USAGE_INTERVAL_S, self._usage.sample)
         self._metrics_sampler = Sampler("metrics", METRICS_INTERVAL_S, self._metrics.sample)
+        self._stacks_sampler = Sampler("stacks", TICK_S, self._py_spy.sample) if self._py_spy is not None else None
 
-    def start(self) -> None:
+    def start(self, program_pid: int | None = None) -> None:
         """Begin collecting. Without a thread to be had the program runs on, and the manifest tells."""
         for sampler in (self._usage_sampler, self._metrics_sampler):
             sampler.start()
+        if self._py_spy is not None and self._stacks_sampler is not None:
+            self._py_spy.program_pid = program_pid
+            self._stacks_sampler.start()
 
     def poll_before_end(self, patience_s: float) -> None:
         """Take the counters while the server still answers."""
@@ -55,6 +72,9 @@ class Collection:
             self.poll_before_end(BEFORE_END_PATIENCE_S)
         self._metrics_sampler.stop()
         self._metrics.finish()
+        if self._py_spy is not None and self._stacks_sampler is not None:
+            self._stacks_sampler.stop()
+            self._py_spy.finish()
         return running
 
     def states(self) -> list[CollectorState]:
@@ -62,6 +82,9 @@ class Collection:
         states = [self._usage.state(self._usage_sampler.fault), self._metrics.state(self._metrics_sampler.fault)]
         self._usage_shard.close()
         self._metrics_shard.close()
+        if self._py_spy is not None and self._stacks_sampler is not None:
+            states.append(self._py_spy.state(self._stacks_sampler.fault))
+        self._stacks_shard.close()
         hookless = self._hookless.state()
         return [*states, hookless] if hookless is not None else states
 

@@ -47,7 +47,8 @@ class UsageCollector:
     def __init__(self, writer: ShardWriter, root_pid: int, excluded: Collection[int] = ()) -> None:
         self._writer = writer
         self._root = root_pid
-        self._excluded = frozenset(excluded)
+        # Not copied: helpers of ours come and go while the program runs.
+        self._excluded = excluded
         self._strangers: set[int] = set()
         self._known: set[int] = set()
         self._samples = 0
@@ -98,7 +99,7 @@ class UsageCollector:
             if pid not in belongs:
                 stat = stats.get(pid)
                 # Known ones stay ours: without a subreaper an orphan's parent is process 1.
-                belongs[pid] = pid in self._known
+                belongs[pid] = pid in self._known and pid not in self._excluded
                 if stat is not None and not belongs[pid] and pid not in self._excluded:
                     belongs[pid] = is_member(stat.ppid)
             return belongs[pid]
