@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from spyreprof_collectors.capabilities import Capability as Capability  # noqa: PLC0414  re-exported for doctor
 
 
-def record(
+def record(  # noqa: PLR0913 - the options of the verb
     command: Sequence[str],
     *,
     out: Path | None = None,
@@ -27,22 +27,29 @@ def record(
     duration_s: float | None = None,
     calibrate: bool = True,
     quiet: bool = False,
+    repeat: int = 1,
+    py_spy_rate_hz: int | None = None,
 ) -> int:
     """Run a program under the recorder; the value is the exit code to leave with.
 
     `window_steps` None opens no profiler window; `duration_s` None waits for the program's own end.
+    `repeat` runs it that many times into one recording. `py_spy_rate_hz` None samples no stacks.
     """
     from spyreprof_collectors.launcher import RecordOptions
     from spyreprof_collectors.launcher import record as run
 
-    return run(RecordOptions(tuple(command), out, window_steps, metrics_url, duration_s, calibrate, quiet))
+    return run(
+        RecordOptions(
+            tuple(command), out, window_steps, metrics_url, duration_s, calibrate, quiet, repeat, py_spy_rate_hz
+        )
+    )
 
 
-def capabilities(python: str | None = None) -> list[Capability]:
-    """What can be captured on this machine; `python` names the interpreter of the program to be recorded."""
+def capabilities(python: str | None = None, command: Sequence[str] = ()) -> list[Capability]:
+    """What can be captured on this machine; `python` names the interpreter of the program, `command` the program."""
     from spyreprof_collectors.capabilities import capabilities
 
-    return capabilities(python)
+    return capabilities(python, command)
 
 
 def diagnose(inputs: AnalysisInputs, targets: Targets | None = None) -> Diagnosis:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from spyreprof.errors import UserError
 from spyreprof.recording import layout
+from spyreprof.units import NS_PER_S
 from spyreprof_collectors import folder, host
 from spyreprof_collectors.command import PythonProgram
 from spyreprof_collectors.manifest import CollectorState
@@ -22,6 +23,8 @@ TIME_LIMIT_S = 30.0
 USUAL_S = 10
 # Whoever stops a container kills what is still there after 10 s: the recording must be complete by then.
 TIME_LIMIT_AFTER_STOP_S = 7.0
+# Between two runs of a series, one measurement serves both when no more time than this lies between them.
+SHARED_GAP_S = 5.0
 SCRIPT = Path(__file__).resolve().parent / "agent" / "calibrate.py"
 _OUTPUT = ".calibration.out"
 
@@ -48,6 +51,7 @@ class Calibration:
     _before: str | None = "it did not come to it"
     _after: str | None = "it did not come to it"
     _facts: TorchFacts | None = None
+    _after_measured_ns: int | None = None
 
     def may_run_before(self) -> bool:
         """Whether there is an interpreter to measure in before the program runs."""
@@ -75,6 +79,24 @@ class Calibration:
         interpreter = self.program.interpreter
         self._before, came = self._measure(layout.CALIBRATION_BEFORE, interpreter, sorted(threads), cpus, TIME_LIMIT_S)
         return came
+
+    def share_before(self, earlier: Calibration) -> bool:
+        """Take the measurement after the run that ended a moment ago for the one before this run.
+
+        Returns:
+            False where there is none, where it is too old, or where it cannot be read: then measure.
+        """
+        measured_ns = earlier._after_measured_ns
+        if not self.wanted or measured_ns is None or time.monotonic_ns() - measured_ns > SHARED_GAP_S * NS_PER_S:
+            return False
+        try:
+            document = json.loads((earlier.recording / layout.CALIBRATION_AFTER).read_bytes())
+            document["shared_with"] = f"{earlier.recording.name}/{layout.CALIBRATION_AFTER}"
+            folder.write_json(self.recording / layout.CALIBRATION_BEFORE, document)
+        except (OSError, ValueError, TypeError):
+            return False
+        self._before = None
+        return True
 
     def may_run_after(self) -> bool:
         """Whether the program computed with torch on the CPU; call when its shards are complete."""
@@ -105,6 +127,7 @@ class Calibration:
         cpus = list(facts.affinity) or host.affinity()
         limit_s = TIME_LIMIT_AFTER_STOP_S if stopped else TIME_LIMIT_S
         self._after, _ = self._measure(layout.CALIBRATION_AFTER, interpreter, [facts.threads], cpus, limit_s)
+        self._after_measured_ns = time.monotonic_ns() if self._after is None else None
 
     def state(self) -> CollectorState:
         """What was measured, for the manifest."""

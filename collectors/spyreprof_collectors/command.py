@@ -95,6 +95,26 @@ def python_program(argv: Sequence[str], environment: Mapping[str, str], executab
     return _parse(interpreter, [*shebang[1:], executable]) if interpreter else None
 
 
+def env_prefix(argv: Sequence[str]) -> list[str]:
+    """The words of a command before the program that env(1) runs; empty where it is not env's, or is split by it."""
+    if not argv or Path(argv[0]).name != "env":
+        return []
+    rest = _after_env(argv)
+    before = list(argv[: len(argv) - len(rest)])
+    return before if [*before, *rest] == list(argv) else []
+
+
+def shut_out(program: PythonProgram) -> tuple[str, str] | None:
+    """(reason, remedy) where an option of the interpreter keeps the hook out; None where none does."""
+    if not program.shutting_options:
+        return None
+    option = f"-{program.shutting_options[0]}"
+    return (
+        f"python {option} ignores the environment or the site folder, so the hook could not enter",
+        f"run without {option}",
+    )
+
+
 def is_python(name: str) -> bool:
     """Whether an executable of this name is a Python interpreter."""
     return _PYTHON.fullmatch(name) is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from spyreprof.recording import layout
 from spyreprof_collectors import hookless, manifest
-from spyreprof_collectors.command import PythonProgram
+from spyreprof_collectors.command import PythonProgram, shut_out
 from spyreprof_collectors.manifest import CollectorState, Manifest, ProcessFacts
 from spyreprof_collectors.process import Supervisor
 from spyreprof_collectors.shards import count_rows, shard_paths
@@ -46,8 +46,8 @@ def conclude(
         document.notes.append("Processes that the program detached could not be followed on this system.")
 
 
-def summary(document: Manifest, shown_path: str) -> list[str]:
-    """Lines for the user: what went differently than usual, and the next command."""
+def summary(document: Manifest) -> list[str]:
+    """Lines for the user: what went differently than usual, and how many steps were seen."""
     lines: list[str] = []
     if document.end is not None and document.end.code != 0:
         lines.append(document.end.sentence())
@@ -61,8 +61,12 @@ def summary(document: Manifest, shown_path: str) -> list[str]:
             for state in document.collectors if state.name == name
         ]  # fmt: skip
         lines.append(f"No steps recorded: {next((reason for reason in reasons if reason), 'nothing ran')}.")
-    lines.append(f"next: spyreprof report {shown_path}")
     return lines
+
+
+def next_command(shown_path: str) -> str:
+    """The line that says what to do with the recording."""
+    return f"next: spyreprof report {shown_path}"
 
 
 def _agent_state(document: Manifest, program: PythonProgram | None) -> CollectorState:
@@ -75,14 +79,9 @@ def _agent_state(document: Manifest, program: PythonProgram | None) -> Collector
             "no Python process of the program reported; the command is not Python, or a wrapper hides it",
             "record the Python command itself",
         )
-    if program.shutting_options:
-        option = f"-{program.shutting_options[0]}"
-        return CollectorState(
-            "agent",
-            "unavailable",
-            f"python {option} ignores the environment or the site folder, so the hook could not enter",
-            f"run without {option}",
-        )
+    shut = shut_out(program)
+    if shut is not None:
+        return CollectorState("agent", "unavailable", *shut)
     return CollectorState(
         "agent",
         "unavailable",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from spyreprof.errors import UserError
@@ -13,15 +13,19 @@ from spyreprof.recording import layout
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
+PARTS = (layout.SHARDS, layout.TRACES, layout.BENCH)
 
 
-def create(out: Path | None, name: str, now_epoch_ns: int | None = None) -> tuple[Path, bool]:
+def create(
+    out: Path | None, name: str, now_epoch_ns: int | None = None, parts: Sequence[str] = PARTS
+) -> tuple[Path, bool]:
     """Make the recording folder; nothing that exists is ever overwritten.
 
     Args:
         out: the folder asked for, or None for `./<name>-<timestamp>.spyreprof`.
         name: what to call it when `out` is None.
         now_epoch_ns: wall-clock time of the timestamp; None for now.
+        parts: folders to make inside.
 
     Returns:
         The absolute path, and whether the folder itself is new (an existing empty one is taken as it is).
@@ -36,18 +40,18 @@ def create(out: Path | None, name: str, now_epoch_ns: int | None = None) -> tupl
         path, is_new = _claim_default(name, now_epoch_ns), True
     try:
         path.chmod(FOLDER_MODE)
-        for sub in (layout.SHARDS, layout.TRACES, layout.BENCH):
+        for sub in parts:
             (path / sub).mkdir(mode=FOLDER_MODE, exist_ok=True)
     except OSError as error:
         if is_new:
-            remove(path)
+            remove(path, parts=parts)
         raise _refused(out or path, error) from error
     return path, is_new
 
 
-def remove(path: Path, keep_root: bool = False) -> None:
-    """Take away a recording in which no program ever ran."""
-    for sub in (layout.SHARDS, layout.TRACES, layout.BENCH):
+def remove(path: Path, keep_root: bool = False, parts: Sequence[str] = PARTS) -> None:
+    """Take away a recording in which no program ever ran; `parts` are the folders in it, which hold files alone."""
+    for sub in parts:
         folder = path / sub
         if folder.is_dir():
             for file in folder.iterdir():

@@ -55,6 +55,9 @@ class Manifest:
     ended_ns: int | None = None
     end: ProgramEnd | None = None
     interrupted: bool = False
+    duration_reached: bool = False
+    # (k, of): which run of a repeated recording this is, counted from 1
+    repeat: tuple[int, int] | None = None
     collectors: list[CollectorState] = field(default_factory=list)
     processes: list[ProcessFacts] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -65,36 +68,48 @@ class Manifest:
         self.started_ns = time.monotonic_ns()
         self.started_epoch_ns = time.time_ns()
 
-    def finish(self, end: ProgramEnd, *, interrupted: bool) -> None:
-        """The program ended now."""
+    def finish(self, end: ProgramEnd, *, interrupted: bool, duration_reached: bool = False) -> None:
+        """The program ended now; `interrupted` by a signal to us, `duration_reached` as --duration asked."""
         self.ended_ns = time.monotonic_ns()
         self.end = end
         self.interrupted = interrupted
+        self.duration_reached = duration_reached
 
     def write(self, recording: Path) -> None:
         """Write the document; secrets leave the command here and nowhere later."""
-        end: dict[str, int] | None = None
-        if self.end is not None:
-            end = {"code": self.end.code} if self.end.code is not None else {"signal": self.end.signal or 0}
         folder.write_json(
             recording / layout.MANIFEST,
             {
                 "schema_version": layout.SCHEMA_VERSION,
                 "run_id": self.run_id,
                 "spyreprof_version": __version__,
-                "command": [_utf8(word) for word in secrets.redact_command(self.command, self.environment)],
+                "command": command_without_secrets(self.command, self.environment),
                 "created_epoch_ns": self.created_epoch_ns,
                 "started_ns": self.started_ns,
                 "ended_ns": self.ended_ns,
-                "exit": end,
+                "exit": exit_document(self.end),
                 "host": self._host,
                 "environment": {k: _utf8(v) for k, v in secrets.allowed_environment(self.environment).items()},
                 "collectors": [asdict(collector) for collector in self.collectors],
                 "processes": [asdict(process) for process in _most_telling(self.processes)],
                 "interrupted": self.interrupted,
+                "duration_reached": self.duration_reached,
+                "repeat": None if self.repeat is None else {"k": self.repeat[0], "of": self.repeat[1]},
                 "notes": [_utf8(note) for note in self.notes],
             },
         )
+
+
+def command_without_secrets(command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """The command line as manifests hold it."""
+    return [_utf8(word) for word in secrets.redact_command(command, environment)]
+
+
+def exit_document(end: ProgramEnd | None) -> dict[str, int] | None:
+    """How a program ended, as manifests hold it; None while it runs."""
+    if end is None:
+        return None
+    return {"code": end.code} if end.code is not None else {"signal": end.signal or 0}
 
 
 def read_processes(recording: Path) -> list[ProcessFacts]:

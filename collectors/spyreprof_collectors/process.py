@@ -74,6 +74,7 @@ class Supervisor:
     notes: list[str] = field(default_factory=list)
     received: list[int] = field(default_factory=list)
     passed_on: set[int] = field(default_factory=set)
+    duration_reached: bool = False
     is_subreaper: bool = False
     _mask: set[int] = field(default_factory=set)
     _witness: GroupWitness | None = None
@@ -144,6 +145,13 @@ class Supervisor:
         info = signal.sigtimedwait(TERMINATING, 0)
         return None if info is None else info.si_signo
 
+    def forget_run(self) -> None:
+        """Another run begins: what was noted of the one before does not concern it."""
+        self.notes.clear()
+        self.received.clear()
+        self.passed_on.clear()
+        self.duration_reached = False
+
     def run_program(self, pid: int, duration_s: float | None, kill_grace_s: float) -> ProgramEnd:
         """Wait for the program, passing signals on; after `duration_s` end it with SIGTERM, then SIGKILL."""
         self._program = pid
@@ -156,6 +164,7 @@ class Supervisor:
             if not terminated:
                 self.before_terminating(BEFORE_END_PATIENCE_S)
                 _kill(pid, signal.SIGTERM)
+                self.duration_reached = True
                 self.notes.append(f"The program was ended with SIGTERM after {duration_s:g} s, as --duration asked.")
                 terminated, deadline_ns = True, time.monotonic_ns() + int(kill_grace_s * NS_PER_S)
             else:

@@ -14,7 +14,7 @@ from spyreprof.errors import UserError
 LONGEST_DURATION_S = 366 * 86_400.0
 
 
-def command(
+def command(  # noqa: PLR0913, PLR0917 - Typer wants one parameter for each option
     program: Annotated[list[str], typer.Argument(metavar="-- CMD...", help="The program, exactly as without us.")],
     out: Annotated[
         Path | None,
@@ -28,12 +28,31 @@ def command(
     ] = None,
     duration: Annotated[
         float | None,
-        typer.Option(help="End the program with SIGTERM after this many seconds.", metavar="S", min=0.0),
+        typer.Option(
+            help="End the program, each run of it, with SIGTERM after this many seconds.", metavar="S", min=0.0
+        ),
     ] = None,
     calibrate: Annotated[
         bool,
         typer.Option("--calibrate/--no-calibrate", help="Measure this machine's peaks before and after."),
     ] = True,
+    repeat: Annotated[
+        int,
+        typer.Option(
+            help="Run the program N times, one after the other, into one recording: the spread between the runs is "
+            "the noise floor. The first run that does not end with 0 is the last. All runs share stdin.",
+            metavar="N",
+            min=1,
+            max=99,
+        ),
+    ] = 1,
+    py_spy: Annotated[
+        bool,
+        typer.Option("--py-spy", help="Sample Python stacks of the processes that run steps, without pausing them."),
+    ] = False,
+    py_spy_rate: Annotated[
+        int, typer.Option(help="Looks at the stacks per second and process.", metavar="HZ", min=1, max=200)
+    ] = 50,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing of our own.")] = False,
 ) -> None:
     """Run a program unchanged and keep a recording of it. Exits as the program does."""
@@ -47,6 +66,8 @@ def command(
         duration_s=duration,
         calibrate=calibrate,
         quiet=quiet,
+        repeat=repeat,
+        py_spy_rate_hz=py_spy_rate if py_spy else None,
     )
     sys.exit(code)
 
