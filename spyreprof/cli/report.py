@@ -41,7 +41,11 @@ def command(  # noqa: PLR0913, PLR0917 - Typer wants one parameter for each opti
     ] = None,
     strict: Annotated[
         bool,
-        typer.Option("--strict", help="Exit with 3 when the recording is incomplete or the verdict undetermined."),
+        typer.Option(
+            "--strict",
+            help="Exit with 3 when the recording was cut off, a part of it (trace, result file, calibration, rows) is "
+            "missing or unreadable, or the verdict is undetermined.",
+        ),
     ] = False,
 ) -> None:
     """Say where the time went, what binds, and what to change."""

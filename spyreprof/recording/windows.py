@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from spyreprof.recording.source import Source
     from spyreprof.trace.profiled import ProfiledStep
 
+LOST_TRACES = "lost_traces"
 MAX_TRACE_BYTES = 2 * 2**30
 PAUSE_REASON = "profiler window"
 
@@ -31,10 +32,14 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WindowSteps:
-    """Profiled steps of all windows, and sentences about windows that could not be used."""
+    """Profiled steps of all windows, and sentences about windows that could not be used.
+
+    `lost_traces` counts those that are missing, cut short or unreadable, or cannot be placed in time.
+    """
 
     steps: tuple[ProfiledStep, ...]
     notes: tuple[str, ...]
+    lost_traces: int = 0
 
 
 def read_windows(source: Source, counts: Counter[str]) -> list[Window]:
@@ -66,11 +71,13 @@ def profiled_steps(source: Source, windows: list[Window], processes: dict[str, P
 
     steps: list[ProfiledStep] = []
     notes: list[str] = []
+    lost: set[int] = set()
     names = set(source.names())
     saved = [window for window in windows if window.row.state == "saved" and window.row.file]
     for number, (writer, row) in enumerate(saved, start=1):
         process = processes.get(writer)
         offset_ns = process.clock_offset_ns(row.t1) if process is not None else None
+        lost.add(number)
         if row.file not in names:
             notes.append(f"The trace of profiler window {number} is missing.")
             continue
@@ -86,10 +93,12 @@ def profiled_steps(source: Source, windows: list[Window], processes: dict[str, P
         except READ_ERRORS:
             notes.append(f"The trace of profiler window {number} cannot be read.")
             continue
+        if table.quality.truncated_at_byte is None:
+            lost.discard(number)
         notes.extend(f"Profiler window {number}: {sentence}" for sentence in table.quality.sentences())
         device_kind = (process.torch.device_kind if process.torch else None) or "cpu"
         found = steps_of(table, offset_ns, number, device_kind=device_kind, writer=writer)
         if not found:
             notes.append(f"The trace of profiler window {number} holds no engine step.")
         steps.extend(found)
-    return WindowSteps(tuple(sorted(steps, key=lambda step: step.start_ns)), tuple(notes))
+    return WindowSteps(tuple(sorted(steps, key=lambda step: step.start_ns)), tuple(notes), len(lost))

@@ -25,6 +25,7 @@ from spyreprof.report.model import (
     Run,
     Spread,
 )
+from spyreprof.report.profiler_windows import profiler_windows
 from spyreprof.report.redact import RedactedCommand, Redactor, own_words
 from spyreprof.report.writer import seal
 from spyreprof.units import NS_PER_S
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from spyreprof.findings import Diagnosis, SteadyWindow
     from spyreprof.recording.manifest import Manifest
     from spyreprof.recording.schema import AnalysisInputs
+    from spyreprof.recording.windows import Window
 
 
 class ReadingQuality(Protocol):
@@ -69,6 +71,9 @@ class Recorded(Protocol):
     @property
     def versions(self) -> Mapping[str, str | None]: ...  # noqa: D102
 
+    @property
+    def windows(self) -> Sequence[Window]: ...  # noqa: D102
+
 
 def build_report(recording: Recorded, diagnosis: Diagnosis, inputs: AnalysisInputs) -> Report:
     """Join a diagnosis with the run it is about, redacted and sealed.
@@ -85,6 +90,8 @@ def build_report(recording: Recorded, diagnosis: Diagnosis, inputs: AnalysisInpu
     conditions = _conditions(recording, inputs, diagnosis.window, command, redactor)
     quality = _quality(recording, inputs, diagnosis, redactor)
     read = _input(recording, inputs, redactor)
+    span = (inputs.recording_start_ns, inputs.recording_end_ns)
+    paused = profiler_windows(recording.windows, manifest.collectors, span, diagnosis.window, redactor)
     return seal(
         Report(
             schema_version=SCHEMA_VERSION,
@@ -103,6 +110,7 @@ def build_report(recording: Recorded, diagnosis: Diagnosis, inputs: AnalysisInpu
             findings=diagnosis.findings,
             not_judged=diagnosis.not_judged,
             evidence=diagnosis.evidence,
+            profiler_windows=paused,
         )
     )
 

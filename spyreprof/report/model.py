@@ -154,6 +154,63 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     coverage: Coverage
 
 
+class ProfilerWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """One profiler window. None where the recording does not tell.
+
+    Attributes:
+        start_ns: when its opening began, CLOCK_MONOTONIC.
+        pause_ns: how long opening and closing held the program up; the slowdown of the steps between is not in it.
+        kept_out_ns: from the opening until the program went on, all of which is kept out of the steady state.
+        steps, operators: recorded inside.
+        state: "saved", or what became of it.
+        reason: why it ended before its last step, or why it failed.
+    """
+
+    start_ns: int | None
+    pause_ns: int | None
+    kept_out_ns: int | None
+    steps: int | None
+    operators: int | None
+    state: Public
+    reason: Public | None
+
+
+class WindowRefusal(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a window was not opened, and how many times."""
+
+    reason: Public
+    count: int
+
+
+class ProfilerWindows(msgspec.Struct, frozen=True, kw_only=True):
+    """What profiler windows of all processes saw, and what they cost.
+
+    Attributes:
+        opened, saved: windows; `saved` are those with a trace.
+        refused: windows that were due and not opened.
+        steps, operators: recorded inside of all; None without any.
+        pause_total_ns: time in which a window held the program up; windows of several processes that do so at once
+            count once.
+        pause_longest_ns, pause_median_ns: of single windows.
+        share_of_recording, share_of_steady_window: that time as a part of either.
+        windows: each that was opened, by start.
+        missing: why none was opened; None when one was.
+    """
+
+    opened: int
+    saved: int
+    refused: tuple[WindowRefusal, ...]
+    steps: int | None
+    operators: int | None
+    pause_total_ns: int | None
+    pause_longest_ns: int | None
+    pause_median_ns: int | None
+    share_of_recording: float | None
+    share_of_steady_window: float | None
+    windows: tuple[ProfilerWindow, ...]
+    missing: Public | None
+
+
 class RedactionSummary(msgspec.Struct, frozen=True, kw_only=True):
     """How much foreign text was withheld, by kind. The same text counts once."""
 
@@ -180,3 +237,5 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
     not_judged: tuple[NotJudged, ...]
     evidence: tuple[Evidence, ...]
+    # None in a report of a version that did not tell.
+    profiler_windows: ProfilerWindows | None = None

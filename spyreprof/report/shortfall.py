@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from spyreprof.recording.shards import CUT_LINES
+from collections import Counter
+
 from spyreprof.report.model import Report
+
+# Counts of the reader that stand for a lost part of the recording. Written out, not imported: a report.json is judged
+# without the packages that read a recording.
+LOST_PARTS: dict[str, str] = {
+    "cut_lines": "lines of the recording were cut off",
+    "unreadable_rows": "rows of the recording could not be read",
+    "overlong_lines": "lines of the recording were too long to be read",
+    "unreadable_files": "files of the recording could not be read to their end",
+    "unreadable_bench_files": "result files of a load generator could not be read",
+    "unreadable_calibrations": "calibration files could not be read",
+    "lost_traces": "traces of profiler windows are missing, cut short or unreadable",
+}
 
 
 def shortfalls(report: Report) -> tuple[str, ...]:
-    """Sentences about what was cut off or could not be decided; empty for a complete report with a verdict."""
+    """Sentences about what was lost or could not be decided; empty for a complete report with a verdict."""
     coverage = report.quality.coverage
     lacking: list[str] = []
     if not report.run.finished:
@@ -16,9 +29,10 @@ def shortfalls(report: Report) -> tuple[str, ...]:
         unclosed = coverage.processes - coverage.processes_closed
         if unclosed > 0:
             lacking.append(f"{unclosed} of {coverage.processes} processes ended without a closing row.")
-    cut_lines = sum(number for part in report.inputs for name, number in part.counts.items() if name == CUT_LINES)
-    if cut_lines:
-        lacking.append(f"{cut_lines} lines of the recording were cut off.")
+    counts: Counter[str] = Counter()
+    for part in report.inputs:
+        counts.update(part.counts)
+    lacking.extend(f"{counts[name]} {lost}." for name, lost in LOST_PARTS.items() if counts[name])
     if report.verdict.primary == "undetermined":
         lacking.append(f"The verdict is undetermined: {report.verdict.reason}")
     return tuple(lacking)

@@ -18,7 +18,8 @@ from spyreprof.report.figures import (
 )
 from spyreprof.report.model import Coverage, Report, Run, Spread
 from spyreprof.report.page import Column, Page
-from spyreprof.report.terminal_findings import draw_findings
+from spyreprof.report.profiler_windows import in_words
+from spyreprof.report.terminal_findings import deciding_finding, draw_findings
 from spyreprof.units import format_bytes, format_seconds, format_share
 
 LINES_SHOWN = 3
@@ -78,7 +79,8 @@ def _conditions(page: Page, report: Report) -> None:
             f"hardware {conditions.hardware or UNKNOWN}",
             f"device {device}",
             f"batch {_spread(conditions.batch, '')}",
-            f"context {_spread(conditions.context, ' tokens')}",
+            # "context" are prompt tokens everywhere else
+            f"sequence length {_spread(conditions.context, ' tokens')}",
             *(software or [f"software {UNKNOWN}"]),
         ],
     )
@@ -110,6 +112,8 @@ def _quality(page: Page, report: Report, show_all: bool) -> None:
     quality = report.quality
     page.blank()
     page.flow("Seen", _seen(quality.coverage))
+    if report.profiler_windows is not None:
+        page.labelled("", f"profiler windows: {in_words(report.profiler_windows)}")
     lacking = [collector for collector in quality.collectors if collector.state != "ok"]
     named = [f"{c.name} {c.state}: {c.reason}" if c.reason else f"{c.name} {c.state}" for c in lacking]
     sentences = [*_unseen(quality.coverage), *quality.notes, *named]
@@ -219,8 +223,10 @@ def _time_budget(page: Page, report: Report) -> None:
     of = f"of the window{' without pauses' if paused else ''} ({whole} = 100 %)"
     page.paragraph(f"Where the wall time went, in % {of}", style="bold")
     shares = closing_shares([*(part.ns for part in budget.parts), budget.unexplained_ns], budget.window_ns)
+    on_cpu = report.conditions.device_kind == "cpu"
     rows = [
-        (part_label(part), share, ORIGIN_TAGS[part.origin]) for part, share in zip(budget.parts, shares, strict=False)
+        (part_label(part, on_cpu=on_cpu), share, ORIGIN_TAGS[part.origin])
+        for part, share in zip(budget.parts, shares, strict=False)
     ]
     rows.append(("unexplained", shares[-1], ""))
     label_width = max(len(label) for label, _, _ in rows)
@@ -236,9 +242,10 @@ def _time_budget(page: Page, report: Report) -> None:
     page.paragraph(limit, indent=2, style="dim")
 
 
-def part_label(part: BudgetPart) -> str:
-    """Name a part of the budget in words: "decode.device_compute" is "decode: device compute"."""
-    return part.id.replace(".", ": ").replace("_", " ")
+def part_label(part: BudgetPart, *, on_cpu: bool) -> str:
+    """Name a part of the budget in words: "decode.device_compute" is "decode: device busy", on a CPU "operators"."""
+    named = part.id.replace("device_compute", "operators" if on_cpu else "device_busy")
+    return named.replace(".", ": ").replace("_", " ")
 
 
 def _phases(page: Page, report: Report, show_all: bool) -> None:
@@ -250,14 +257,17 @@ def _phases(page: Page, report: Report, show_all: bool) -> None:
     columns += [Column("batch"), Column("step p50"), Column("step p99"), Column("bound", numeric=False)]
     page.table(columns, [_phase_row(phase) for phase in report.phases], indent=2)
     judged: set[tuple[str, ...]] = set()
+    traced = " ".join(witness.text for witness in report.verdict.witnesses if witness.name == "device_trace")
     for phase in report.phases:
         if phase.evidence and phase.evidence in judged:
             # mixed steps share the profiled steps of prefill, and so all that is said of them
             page.labelled(phase.phase, "judged together with prefill", indent=2, label_width=11)
             continue
         judged.add(phase.evidence)
-        page.labelled(phase.phase, f"{phase.reason}{references(phase.evidence)}", indent=2, label_width=11)
-        for use in phase.peak_use:
+        # the use of the peaks stands with the verdict or here, and in the finding; its rates are in the evidence
+        said = "as the device trace says above" if phase.reason in traced else phase.reason
+        page.labelled(phase.phase, f"{said}{references(phase.evidence)}", indent=2, label_width=11)
+        for use in phase.peak_use if show_all else ():
             page.labelled("", _spell_use(use), indent=2, label_width=11)
         for view in phase.views:
             if view.name != "device_trace":
@@ -361,6 +371,7 @@ def _where_next(page: Page, report: Report, show_all: bool) -> None:
     page.blank()
     steps = [] if show_all else ["everything: --all"]
     steps.append("for a ticket: --json --out report.json")
-    if report.findings:
-        steps.append(f"why this rule: spyreprof rules show {report.findings[0].id}")
+    finding = deciding_finding(report)
+    if finding is not None:
+        steps.append(f"why this rule: spyreprof rules show {finding.id}")
     page.flow("Next", steps)

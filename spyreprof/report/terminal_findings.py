@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from spyreprof.findings import Advice, Finding, Severity
+from spyreprof.findings import Advice, BoundClass, Finding, Severity
 from spyreprof.report.figures import ORIGIN_TAGS, UNKNOWN, count, spell, spell_change, spell_evidence
 from spyreprof.report.model import Report, Run
 from spyreprof.report.page import Column, Page
@@ -20,6 +20,24 @@ _SEVERITY_STYLES: dict[Severity, str] = {
     "info": "dim",
 }
 _YOUR_COMMAND = "<your command>"
+# The rules that can carry each verdict, by the middle of their id.
+RULE_FAMILIES: dict[BoundClass, str] = {
+    "prefill_bound": "PRE",
+    "decode_bandwidth_bound": "DEC",
+    "host_bound": "HST",
+    "queue_bound": "QUE",
+    "kv_capacity_bound": "KVC",
+    "compile_bound": "CMP",
+    "inefficient_kernel": "KRN",
+    "load_limited": "LOD",
+}
+
+
+def deciding_finding(report: Report) -> Finding | None:
+    """The finding that says what the verdict says; where none does, the first."""
+    family = RULE_FAMILIES.get(report.verdict.primary)
+    said = (finding for finding in report.findings if finding.id.split("-")[1:2] == [family])
+    return next(said, next(iter(report.findings), None))
 
 
 def command_to_test(run: Run, advice: Advice) -> list[str]:

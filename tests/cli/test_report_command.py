@@ -235,6 +235,20 @@ def test_a_recording_that_was_cut_off_is_reported_and_strict_refuses_it(tmp_path
     assert b"Strict: The recording was cut off before the program ended." in result.stderr
 
 
+def test_strict_refuses_a_recording_without_its_traces_and_with_a_broken_result_file(tmp_path: Path) -> None:
+    recording = decode_recording(tmp_path / "run.spyreprof")
+    recording.files["bench/1.json"] = b"{"
+    folder = recording.window({"traceEvents": []}, n=1).window(b"no trace", n=2).write()
+    (missing,) = folder.glob("traces/*-1.*")
+    missing.unlink()
+    assert spyreprof("report", folder).returncode == 0
+    result = spyreprof("report", folder, "--strict")
+    assert result.returncode == 3
+    said = result.stderr.decode().splitlines()
+    assert "Strict: 1 result files of a load generator could not be read." in said
+    assert "Strict: 2 traces of profiler windows are missing, cut short or unreadable." in said
+
+
 def test_a_newer_recording_is_refused(tmp_path: Path) -> None:
     recording = decode_recording(tmp_path / "run.spyreprof")
     recording.manifest["schema_version"] = 99

@@ -12,7 +12,9 @@ from report_builders import BUDGET, EVIDENCE, FINDINGS, PHASES, VERDICT, finishe
 
 from spyreprof.findings import Diagnosis
 from spyreprof.recording.manifest import Collector, Exit, Host, Manifest, Process
+from spyreprof.recording.rows import WindowRow
 from spyreprof.recording.schema import COUNTERS, REQUESTS, STEPS, USAGE, AnalysisInputs, Column, ModelFacts
+from spyreprof.recording.windows import Window
 
 SECOND = 1_000_000_000
 
@@ -97,6 +99,15 @@ def diagnosis(**changes: Any) -> Diagnosis:
     return msgspec.structs.replace(concluded, **changes)
 
 
+def window(second: float, *, opening_ms: int = 20, closing_ms: int = 80, writer: str = "4711-1", **row: Any) -> Window:
+    """A saved window of 100 ms of recording, its opening at a second of the clock."""
+    opening = int(second * SECOND)
+    began = opening + opening_ms * 1_000_000
+    ended = began + 100_000_000
+    times = {"t0": opening, "t1": began, "t2": ended, "t3": ended + closing_ms * 1_000_000}
+    return Window(writer, WindowRow(**{"state": "saved", "steps": 4, "operators": 1200, **times, **row}))
+
+
 @dataclass
 class FakeRecording:
     manifest: Manifest = MANIFEST
@@ -104,6 +115,7 @@ class FakeRecording:
         default_factory=lambda: {"4711-1": SimpleNamespace(closed=True), "4712-2": SimpleNamespace(closed=False)}
     )
     versions: dict[str, str | None] = field(default_factory=lambda: {"torch": "2.13.0+cpu", "vllm": None})
+    windows: list[Window] = field(default_factory=list)
     quality: SimpleNamespace = field(
         default_factory=lambda: SimpleNamespace(notes=["2 lines could not be read."], counts={"cut_lines": 2})
     )

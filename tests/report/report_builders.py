@@ -32,12 +32,15 @@ from spyreprof.report.model import (
     Exit,
     Input,
     Producer,
+    ProfilerWindow,
+    ProfilerWindows,
     Public,
     Quality,
     RedactionSummary,
     Report,
     Run,
     Spread,
+    WindowRefusal,
 )
 
 EVIDENCE = (
@@ -283,6 +286,41 @@ VERDICT = Verdict(
 )
 
 
+PROFILER_WINDOWS = ProfilerWindows(
+    opened=2,
+    saved=1,
+    refused=(WindowRefusal(reason=Public("recent steps are longer than 0.5 s"), count=1),),
+    steps=4,
+    operators=1200,
+    pause_total_ns=310_000_000,
+    pause_longest_ns=190_000_000,
+    pause_median_ns=155_000_000,
+    share_of_recording=0.00506,
+    share_of_steady_window=0.00738,
+    windows=(
+        ProfilerWindow(
+            start_ns=1_010_000_000_000,
+            pause_ns=190_000_000,
+            kept_out_ns=290_000_000,
+            steps=4,
+            operators=1200,
+            state=Public("saved"),
+            reason=None,
+        ),
+        ProfilerWindow(
+            start_ns=1_020_000_000_000,
+            pause_ns=120_000_000,
+            kept_out_ns=550_000_000,
+            steps=0,
+            operators=None,
+            state=Public("yielded"),
+            reason=Public("the program opened its own profiler"),
+        ),
+    ),
+    missing=None,
+)
+
+
 def finished_report(**changes: Any) -> Report:
     """A decode run of 61.3 s, 42 s of it steady, with four findings."""
     report = Report(
@@ -352,5 +390,6 @@ def finished_report(**changes: Any) -> Report:
             NotJudged(topic="cost", reason="No price was given.", obtain="A later release takes a price."),
         ),
         evidence=EVIDENCE,
+        profiler_windows=PROFILER_WINDOWS,
     )
     return msgspec.structs.replace(report, **changes)

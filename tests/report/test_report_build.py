@@ -7,9 +7,10 @@ import json
 import jsonschema
 import msgspec
 import pytest
-from recorded_builder import MANIFEST, FakeRecording, analysis_inputs, decode_step, diagnosis, table
+from recorded_builder import MANIFEST, SECOND, FakeRecording, analysis_inputs, decode_step, diagnosis, table, window
 
-from spyreprof.recording.manifest import Exit, Host
+from spyreprof.recording import peaks, requests, shards, windows
+from spyreprof.recording.manifest import Collector, Exit, Host
 from spyreprof.recording.schema import STEPS, ModelFacts
 from spyreprof.report.build import build_report
 from spyreprof.report.model import Spread
@@ -127,3 +128,86 @@ def test_steps_without_decode_leave_batch_and_context_unknown() -> None:
     conditions = build_report(FakeRecording(), diagnosis(), analysis_inputs(steps=table(STEPS, [prefill]))).conditions
     assert conditions.batch is None
     assert conditions.context is None
+
+
+MS = 1_000_000
+
+
+def test_windows_are_summed_up_with_what_they_cost() -> None:
+    windows = [
+        window(1_020, closing_ms=280),
+        window(1_010),
+        window(1_030, state="failed", reason="the disk is full", operators=None),
+        window(0, state="skipped", steps=0, t1=None, t2=None, reason="recent steps are longer than 0.5 s"),
+    ]
+    told = build_report(FakeRecording(windows=windows), diagnosis(), analysis_inputs()).profiler_windows
+    assert told is not None
+    assert (told.opened, told.saved, told.steps, told.operators, told.missing) == (3, 2, 12, 2400, None)
+    assert [(refusal.reason, refusal.count) for refusal in told.refused] == [("recent steps are longer than 0.5 s", 1)]
+    assert (told.pause_total_ns, told.pause_longest_ns, told.pause_median_ns) == (500 * MS, 300 * MS, 100 * MS)
+    # 61 s recorded, 42 s steady
+    assert told.share_of_recording == pytest.approx(0.5 / 61, rel=1e-4)
+    assert told.share_of_steady_window == pytest.approx(0.5 / 42, rel=1e-4)
+    first = told.windows[0]
+    assert (first.start_ns, first.pause_ns, first.kept_out_ns) == (1_010 * SECOND, 100 * MS, 200 * MS)
+    assert [(w.state, w.reason) for w in told.windows] == [
+        ("saved", None),
+        ("saved", None),
+        ("failed", "the disk is full"),
+    ]
+
+
+def test_windows_that_hold_two_processes_up_at_once_count_once() -> None:
+    windows = [window(1_010), window(1_010.01, writer="4712-2")]
+    told = build_report(FakeRecording(windows=windows), diagnosis(), analysis_inputs()).profiler_windows
+    assert told is not None
+    # 1010.000 to .020, .010 to .030, .120 to .200 and .130 to .210
+    assert told.pause_total_ns == 120 * MS
+
+
+def test_a_window_outside_of_the_steady_state_takes_no_share_of_it() -> None:
+    told = build_report(FakeRecording(windows=[window(1_050)]), diagnosis(), analysis_inputs()).profiler_windows
+    assert told is not None
+    assert told.share_of_steady_window == 0.0
+    nothing = diagnosis(window=None)
+    told = build_report(FakeRecording(windows=[window(1_050)]), nothing, analysis_inputs()).profiler_windows
+    assert told is not None
+    assert told.share_of_steady_window is None
+
+
+@pytest.mark.parametrize(
+    ("state", "refused", "missing"),
+    [
+        (None, False, "none was asked for, or the program did not load torch"),
+        (Collector(name="torch.profiler", state="ok"), False, "no step came after the program had warmed up"),
+        (Collector(name="torch.profiler", state="unavailable", reason="failed"), False, "failed"),
+        (Collector(name="torch.profiler", state="ok"), True, "every window was refused"),
+    ],
+)
+def test_a_recording_without_a_window_says_why(state: Collector | None, refused: bool, missing: str) -> None:
+    manifest = msgspec.structs.replace(MANIFEST, collectors=[state] if state else [])
+    windows = [window(1_010, state="skipped", t1=None, t2=None, reason="failed")] if refused else []
+    told = build_report(FakeRecording(manifest=manifest, windows=windows), diagnosis(), analysis_inputs())
+    assert told.profiler_windows is not None
+    assert told.profiler_windows.missing == missing
+    assert told.profiler_windows.pause_total_ns is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        shards.CUT_LINES,
+        shards.UNREADABLE_ROWS,
+        shards.OVERLONG_LINES,
+        shards.UNREADABLE_FILES,
+        requests.UNREADABLE_BENCH_FILES,
+        peaks.UNREADABLE_CALIBRATIONS,
+        windows.LOST_TRACES,
+    ],
+)
+def test_every_lost_part_of_a_recording_is_a_shortfall(name: str) -> None:
+    recording = FakeRecording()
+    recording.processes["4712-2"].closed = True
+    recording.quality.counts = {name: 1}
+    (sentence,) = shortfalls(build_report(recording, diagnosis(), analysis_inputs()))
+    assert sentence.startswith("1 ")

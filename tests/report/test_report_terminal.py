@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from report_builders import BATCH_ADVICE, BUDGET, FINDINGS, VERDICT, finished_report
 from rich.cells import cell_len
 
+from spyreprof import registry
 from spyreprof.findings import BudgetPart, Evidence, NotJudged, TimeBudget
 from spyreprof.report.figures import closing_shares, references, spell
-from spyreprof.report.model import Conditions, Coverage, Public, Report
+from spyreprof.report.model import Conditions, Coverage, ProfilerWindows, Public, Report
 from spyreprof.report.terminal import render
-from spyreprof.report.terminal_findings import command_to_test
+from spyreprof.report.terminal_findings import RULE_FAMILIES, command_to_test
 from spyreprof.report.writer import seal
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -62,7 +63,7 @@ def test_every_absent_condition_is_called_unknown() -> None:
         software=None,
     )
     drawn = render(finished_report(conditions=nothing), 200).splitlines()[0]
-    for name in ("model", "precision", "quantisation", "hardware", "device", "batch", "context", "software"):
+    for name in ("model", "precision", "quantisation", "hardware", "device", "batch", "sequence length", "software"):
         assert f"{name} unknown" in drawn
 
 
@@ -348,3 +349,66 @@ def test_mixed_steps_that_share_the_evidence_of_prefill_are_not_told_twice() -> 
     drawn = render(finished_report(phases=(prefill, mixed)), 120)
     assert drawn.count(prefill.reason) == 1
     assert "judged together with prefill" in drawn
+
+
+def test_the_profiler_says_how_long_it_held_the_program_up_and_what_it_refused() -> None:
+    drawn = " ".join(render(finished_report(), 120).split())
+    assert (
+        "profiler windows: 2 opened, 4 steps, 1 not saved, held the program up for 310 ms in all (longest 190 ms), "
+        "kept out of the steady state. 1 refused: recent steps are longer than 0.5 s" in drawn
+    )
+
+
+def test_a_run_without_profiler_windows_says_why_and_an_older_report_says_nothing() -> None:
+    none = ProfilerWindows(
+        opened=0,
+        saved=0,
+        refused=(),
+        steps=None,
+        operators=None,
+        pause_total_ns=None,
+        pause_longest_ns=None,
+        pause_median_ns=None,
+        share_of_recording=None,
+        share_of_steady_window=None,
+        windows=(),
+        missing=Public("none was asked for"),
+    )
+    assert "profiler windows: no window: none was asked for\n" in render(finished_report(profiler_windows=none), 120)
+    assert "profiler windows" not in render(finished_report(profiler_windows=None), 120)
+
+
+@pytest.mark.parametrize(
+    ("primary", "rule"),
+    [
+        ("decode_bandwidth_bound", "SPY-DEC-002"),
+        ("queue_bound", "SPY-QUE-001"),
+        ("compile_bound", "SPY-DEC-002"),
+        ("undetermined", "SPY-DEC-002"),
+    ],
+)
+def test_the_rule_to_read_is_that_of_the_verdict_else_of_the_first_finding(primary: str, rule: str) -> None:
+    verdict = msgspec.structs.replace(VERDICT, primary=primary)
+    assert f"why this rule: spyreprof rules show {rule}\n" in render(finished_report(verdict=verdict), 120)
+
+
+def test_every_verdict_that_a_rule_carries_has_its_family_among_the_rules() -> None:
+    families = {rule.id.split("-")[1] for rule in registry.rules().rules}
+    assert set(RULE_FAMILIES.values()) <= families
+
+
+def test_what_a_cpu_does_is_not_called_a_device() -> None:
+    assert "decode: operators " in render(finished_report(), 80)
+    conditions = msgspec.structs.replace(finished_report().conditions, device_kind=Public("spyre"))
+    assert "decode: device busy " in render(finished_report(conditions=conditions), 80)
+
+
+def test_the_use_of_the_peaks_is_not_repeated_where_the_verdict_told_it() -> None:
+    decode = finished_report().phases[1]
+    told = msgspec.structs.replace(VERDICT.witnesses[0], text=f"decode: {decode.reason}")
+    verdict = msgspec.structs.replace(VERDICT, witnesses=(told, *VERDICT.witnesses[1:]))
+    drawn = render(finished_report(verdict=verdict), 200)
+    assert drawn.count(decode.reason) == 1
+    assert "decode     as the device trace says above [e2 e5]" in drawn
+    assert "6.50 GB/s of 7.90 GB/s" not in drawn
+    assert "6.50 GB/s of 7.90 GB/s" in render(finished_report(verdict=verdict), 200, show_all=True)
