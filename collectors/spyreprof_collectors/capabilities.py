@@ -9,12 +9,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from spyreprof.units import format_bytes
-from spyreprof_collectors import host
+from spyreprof_collectors import command, hook_entry, host
 
 OK = "ok"
 PARTIAL = "partial"
@@ -73,16 +73,22 @@ print(json.dumps(out))
 """
 
 
-def capabilities(python: str | None = None) -> list[Capability]:
+def capabilities(python: str | None = None, argv: Sequence[str] = ()) -> list[Capability]:
     """Check everything that a recording can draw on.
 
     Args:
-        python: interpreter of the program to be recorded; None for the one that runs us.
+        python: interpreter of the program to be recorded; None for that of `argv`, else the one that runs us.
+        argv: the command to be recorded, if it is known. It is not run.
+
+    Raises:
+        UserError: there is no such command.
     """
-    interpreter = python or sys.executable
+    named = command.python_program(argv, os.environ, command.resolve(argv, os.environ)) if argv else None
+    interpreter = python or (named.interpreter if named is not None else sys.executable)
     found, problem = _probe(interpreter)
     checks: tuple[Callable[[], Capability], ...] = (
         lambda: _python(interpreter, found, problem),
+        lambda: _hook(argv, named or command.PythonProgram(interpreter, "", None), problem),
         lambda: _torch(found, problem),
         lambda: _profiler(found),
         lambda: _vllm(found),
@@ -139,6 +145,19 @@ def _python(interpreter: str, found: dict[str, object], problem: str | None) -> 
     if isinstance(version, list) and tuple(version) < (3, 10):
         return Capability(name, UNAVAILABLE, f"{text}: the agent needs Python 3.10", "Run the program on Python 3.10.")
     return Capability(name, OK, text)
+
+
+def _hook(argv: Sequence[str], program: command.PythonProgram, problem: str | None) -> Capability:
+    name = "hook"
+    if problem is not None:
+        return Capability(name, UNAVAILABLE, "there is no Python to enter", "See the line `python`.")
+    why = hook_entry.why_not(argv, program, os.environ)
+    if why is not None:
+        return Capability(name, UNAVAILABLE, *why)
+    if argv and command.python_program(argv, os.environ, command.resolve(argv, os.environ)) is None:
+        reason = "the command is not Python; the hook enters what it starts of Python that keeps PYTHONPATH"
+        return Capability(name, PARTIAL, reason, "Record the Python command itself.")
+    return Capability(name, OK, "it enters the interpreter, and those that it starts if they keep PYTHONPATH")
 
 
 def _torch(found: dict[str, object], problem: str | None) -> Capability:

@@ -29,7 +29,7 @@ class Verb(NamedTuple):
 VERBS: tuple[Verb, ...] = (
     Verb("record", "spyreprof.cli.record", passes_arguments_on=True),
     Verb("report", "spyreprof.cli.report"),
-    Verb("doctor", "spyreprof.cli.doctor"),
+    Verb("doctor", "spyreprof.cli.doctor", passes_arguments_on=True),
     Verb("demo", "spyreprof.cli.demo"),
     Verb("pack", "spyreprof.cli.pack"),
     Verb("hardware", "spyreprof.cli.hardware"),

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 
 def command(
+    program: Annotated[
+        list[str] | None, typer.Argument(metavar="-- CMD...", help="The program to be recorded; it is not run.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 3 when anything is unavailable.")] = False,
     python: Annotated[
@@ -28,7 +31,7 @@ def command(
     ] = None,
 ) -> None:
     """Say what can be captured here, and why the rest cannot."""
-    found = registry.capabilities(None if python is None else str(python))
+    found = registry.capabilities(None if python is None else str(python), program or ())
     typer.echo(_as_json(found) if as_json else _as_text(found, shutil.get_terminal_size((80, 24)).columns))
     if strict and any(capability.state == "unavailable" for capability in found):
         sys.exit(EXIT_NOT_MET)

@@ -13,8 +13,8 @@ from command_lines import run
 from spyreprof_collectors import capabilities, host
 
 NAMES = {
-    "python", "torch", "torch.profiler", "vllm", "spyre", "accelerators", "py-spy", "ptrace", "metrics", "folder",
-    "disk", "processors", "container", "architecture", "clock",
+    "python", "hook", "torch", "torch.profiler", "vllm", "spyre", "accelerators", "py-spy", "ptrace", "metrics",
+    "folder", "disk", "processors", "container", "architecture", "clock",
 }  # fmt: skip
 
 
@@ -58,6 +58,34 @@ def test_strict_exits_with_3_when_something_is_unavailable(tmp_path: Path) -> No
     missing = fake_python(tmp_path, "exit 1")
     assert run("doctor", "--python", missing, cwd=tmp_path).returncode == 0
     assert run("doctor", "--strict", "--python", missing, cwd=tmp_path).returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("program", "state", "reason"),
+    [
+        ([sys.executable, "serve.py"], "ok", "it enters the interpreter"),
+        (["env", "MODE=x", sys.executable, "-u", "serve.py"], "ok", "it enters the interpreter"),
+        ([sys.executable, "-uI", "serve.py"], "unavailable", "python -I ignores the environment"),
+        (["env", "-i", sys.executable, "serve.py"], "unavailable", "the hook did not come in"),
+        (["sh", "-c", "python serve.py"], "partial", "the command is not Python"),
+    ],
+)
+def test_whether_the_hook_enters_a_command_is_tried_without_running_it(
+    tmp_path: Path, program: list[str], state: str, reason: str
+) -> None:
+    (tmp_path / "serve.py").write_text("open('ran', 'w')")
+    hook = as_json(tmp_path, "--", *program)["hook"]
+    assert hook["state"] == state
+    assert reason in hook["reason"]
+    assert (hook["remedy"] is None) == (state == "ok")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_command_that_does_not_exist_is_said_as_record_says_it(tmp_path: Path) -> None:
+    done = run("doctor", "--", "no-such-program", cwd=tmp_path)
+    assert done.returncode == 127
+    assert done.stderr.startswith("spyreprof: no-such-program: command not found.")
+    assert "Traceback" not in done.stderr
 
 
 def test_our_own_interpreter_is_described(tmp_path: Path) -> None:
