@@ -115,24 +115,6 @@ def shut_out(program: PythonProgram) -> tuple[str, str] | None:
     )
 
 
-def env_prefix(argv: Sequence[str]) -> list[str]:
-    """The words of a command before the program that env(1) runs; empty where it is not env's, or is split by it."""
-    rest = _after_env(argv)
-    starts_with_env = Path(argv[0]).name == "env" and list(argv[len(argv) - len(rest) :]) == rest
-    return list(argv[: len(argv) - len(rest)]) if starts_with_env else []
-
-
-def shut_out(program: PythonProgram) -> tuple[str, str] | None:
-    """(reason, remedy) where an option of the interpreter keeps the hook out; None where none does."""
-    if not program.shutting_options:
-        return None
-    option = f"-{program.shutting_options[0]}"
-    return (
-        f"python {option} ignores the environment or the site folder, so the hook could not enter",
-        f"run without {option}",
-    )
-
-
 def is_python(name: str) -> bool:
     """Whether an executable of this name is a Python interpreter."""
     return _PYTHON.fullmatch(name) is not None
