@@ -173,10 +173,11 @@ class Window:
             "errors": errors,
             "rate_hz": request.rate_hz,
             "sleeping": request.with_sleeping,
+            "complete": lasted_s >= request.duration_s,
             "frames": [list(frame) for frame in frames],
             "threads": [
-                # Before Python 3.11 only the address of a thread is known, not its id in the kernel.
-                {"tid": int(name) if name.isdigit() else None, "stacks": its_stacks}
+                # Its id in the kernel; before Python 3.11 only its address is known.
+                {"thread": name, "stacks": its_stacks}
                 for name, its_stacks in threads.items()
             ],
         }

@@ -164,6 +164,31 @@ class MetricsRow(msgspec.Struct):
 
 class CalibrationResult(msgspec.Struct):
     """Peaks measured with one number of threads."""
+class ThreadStacks(msgspec.Struct):
+    """Stacks of one thread: numbers of frames, outermost first, and how often the stack was seen.
+
+    `thread` is its id in the kernel, or its address where the interpreter does not tell that.
+    """
+
+    thread: str
+    stacks: list[tuple[list[Count], Count]] = []
+
+
+class StacksRow(msgspec.Struct):
+    """One window of py-spy over one process. `frames` are (function, file within its package)."""
+
+    t0: Nanoseconds
+    t1: Nanoseconds
+    pid: Count
+    samples: Count
+    rate_hz: Count
+    errors: Count = 0
+    sleeping: bool = False
+    complete: bool = True
+    frames: list[tuple[str, str]] = []
+    threads: list[ThreadStacks] = []
+
+
 
     threads: Count
     gemm_flops_per_s: dict[str, float] | None = None

@@ -98,6 +98,24 @@ USAGE: tuple[Column, ...] = (
     Column("rss_bytes", "Int64", "measured", "resident memory; NA on thread rows"),
 )
 
+# One row per window of py-spy, thread and innermost frame; a window without stacks has one row without a thread.
+# Source: `stacks` shards. The analyzers get `frame` in place of `function` and `file`: names are foreign text.
+STACKS: tuple[Column, ...] = (
+    Column("start_ns", "int64", "measured", "start of the window, CLOCK_MONOTONIC"),
+    Column("end_ns", "int64", "measured", "end of the window, CLOCK_MONOTONIC"),
+    Column("pid", "int64", "measured", "process id"),
+    Column("thread", "string", "measured", "thread of the process; NA where the window has no stacks"),
+    Column("looks", "int64", "measured", "looks at the process in this window: the most that one thread can have"),
+    Column("rate_hz", "int64", "measured", "looks per second that were asked for"),
+    Column("with_sleeping", "boolean", "measured", "threads that the kernel did not run were taken along"),
+    Column("state_known", "boolean", "derived", "whether the kernel ran this thread is known"),
+    Column("complete", "boolean", "measured", "the window was not cut short"),
+    Column("function", "string", "measured", "innermost Python function"),
+    Column("file", "string", "measured", "its file, within its package"),
+    Column("waiting", "boolean", "derived", "a function that waits, whatever the kernel says"),
+    Column("count", "int64", "measured", "looks that found the thread there"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Peak:
@@ -158,6 +176,8 @@ class AnalysisInputs:
     recording_end_ns: int
     finished: bool
     profiled_steps: tuple[ProfiledStep, ...] = ()
+    # Columns of STACKS with `frame`, a number, in place of `function` and `file`; None where none were sampled.
+    stacks: pd.DataFrame | None = None
     pauses: tuple[Interval, ...] = ()
     compiles: tuple[Interval, ...] = ()
     peaks: tuple[Peak, ...] = ()

@@ -20,6 +20,7 @@ from spyreprof.recording.requests import read_requests
 from spyreprof.recording.shards import find_shards
 from spyreprof.recording.source import Source, open_source
 from spyreprof.recording.tables import read_collectives, read_steps, read_usage
+from spyreprof.recording.stacks import number_frames, read_stacks
 from spyreprof.recording.windows import LOST_TRACES, Window, WindowSteps, pauses, profiled_steps, read_windows
 
 if TYPE_CHECKING:
@@ -31,7 +32,17 @@ if TYPE_CHECKING:
     from spyreprof.recording.schema import AnalysisInputs
 
 # Properties whose reading counts what it had to leave out.
-_COUNTED_PARTS = ("steps", "requests", "counters", "usage", "collectives", "_model", "_compiles", "_measured_peaks")
+_COUNTED_PARTS = (
+    "steps",
+    "requests",
+    "counters",
+    "usage",
+    "collectives",
+    "stacks",
+    "_model",
+    "_compiles",
+    "_measured_peaks",
+)
 
 
 class Recording:
@@ -86,6 +97,16 @@ class Recording:
         return self._table("collectives", schema.COLLECTIVES, shards, self._read_collectives)
 
     def _table(self, name: str, columns: tuple[schema.Column, ...], inputs: list[str], build: Build) -> pd.DataFrame:
+    @cached_property
+    def stacks(self) -> pd.DataFrame:
+        """Python stacks by window: the columns of `schema.STACKS`."""
+        return self._table("stacks", schema.STACKS, self._shards(layout.KIND_STACKS), self._read_stacks)
+
+    @cached_property
+    def frames(self) -> tuple[tuple[str, str], ...]:
+        """(function, file) by the number that the analyzers know them by; foreign text."""
+        return number_frames(self.stacks)[1]
+
         table, counts = cached_table(self.source, name, columns, inputs, build)
         self.counts.update(counts)
         return table
@@ -100,6 +121,9 @@ class Recording:
         return read_collectives(self.source, counts)
 
     def _read_requests(self, counts: Counter[str]) -> pd.DataFrame:
+    def _read_stacks(self, counts: Counter[str]) -> pd.DataFrame:
+        return read_stacks(self.source, counts)
+
         return read_requests(self.source, self.manifest.started_ns, self.manifest.ended_ns, counts)
 
     def _read_counters(self, counts: Counter[str]) -> pd.DataFrame:
@@ -163,6 +187,7 @@ class Recording:
             finished=self.manifest.ended_ns is not None,
             profiled_steps=self.window_steps.steps,
             pauses=pauses(self.windows),
+            stacks=number_frames(self.stacks)[0] if len(self.stacks) else None,
             collectives=self.collectives,
             compiles=self._compiles,
             peaks=self._peaks(hardware),
