@@ -12,18 +12,19 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 
-def load(path: str | PathLike[str]) -> Recording:
+def load(path: str | PathLike[str], run: int | None = None) -> Recording:
     """Open a recording (folder or packed file) for a notebook.
 
     Args:
         path: what `spyreprof record` wrote.
+        run: which run of a repeated recording (`record --repeat N`), counted from 1.
 
     Returns:
         The recording, with `.steps`, `.requests` and `.counters` as pandas DataFrames.
 
     Raises:
-        spyreprof.errors.UserError: the path holds no readable recording.
+        spyreprof.errors.UserError: the path holds no readable recording, or several runs and none was named.
     """
     from spyreprof.recording.store import open_recording
 
-    return open_recording(path)
+    return open_recording(path, run)

@@ -56,10 +56,24 @@ class Process(msgspec.Struct, frozen=True):
     python: str | None = None
 
 
+class Repeat(msgspec.Struct, frozen=True):
+    """Which run of a repeated recording this is, counted from 1."""
+
+    k: int
+    of: int
+
+
+class ListedRun(msgspec.Struct, frozen=True):
+    """A run in the list of a repeated recording; it lies in `runs/<k>`, where its own manifest tells the rest."""
+
+    k: int
+
+
 class Manifest(msgspec.Struct, frozen=True):
     """See `docs/recording.md`. Keys that are absent keep their default; keys that are unknown are ignored.
 
-    `ended_ns` is None when the recorder itself was killed.
+    `ended_ns` is None when the recorder itself was killed. `repeats` is None except in the manifest of a repeated
+    recording, which holds the list of its runs and nothing of what a run holds; `repeat_count` were asked for.
     """
 
     schema_version: int
@@ -75,6 +89,10 @@ class Manifest(msgspec.Struct, frozen=True):
     collectors: list[Collector] = []
     processes: list[Process] = []
     interrupted: bool = False
+    duration_reached: bool = False
+    repeat: Repeat | None = None
+    repeat_count: int | None = None
+    repeats: list[ListedRun] | None = None
     notes: list[str] = []
 
 

@@ -59,10 +59,16 @@ def members(recording: Path) -> list[Path]:
     for folder, folders, files in os.walk(recording, followlinks=False):
         here = Path(folder).relative_to(recording)
         folders[:] = sorted(
-            name for name in folders if (here / name).parts[0] != layout.TABLES and not Path(folder, name).is_symlink()
+            name for name in folders if not _is_tables(here / name) and not Path(folder, name).is_symlink()
         )
         found += [here / name for name in files if Path(folder, name).is_file() and not Path(folder, name).is_symlink()]
     return sorted(path for path in found if path.name != layout.SUMMARY and not path.name.endswith(".tmp"))
+
+
+def _is_tables(path: Path) -> bool:
+    """Whether a relative path is the tables folder of a recording, or of a run of a repeated one."""
+    parts = path.parts[2:] if path.parts[0] == layout.RUNS else path.parts
+    return parts[:1] == (layout.TABLES,)
 
 
 def _publish(temporary: Path, target: Path) -> None:

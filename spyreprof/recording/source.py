@@ -90,9 +90,9 @@ class FolderSource:
 
 
 class ZipSource:
-    """A recording packed into one zip file, read in place."""
+    """A recording packed into one zip file, read in place; `within` is a folder of it, "" for all."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, within: str = "") -> None:
         self.path = path
         self.left_out = 0
         try:
@@ -104,7 +104,7 @@ class ZipSource:
             ) from error
         members = [info for info in self._zip.infolist() if not info.is_dir()]
         _check_members(path, members)
-        prefix = _manifest_prefix(members)
+        prefix = _manifest_prefix(members) + (f"{within}/" if within else "")
         self._members = {info.filename[len(prefix) :]: info for info in members if info.filename.startswith(prefix)}
 
     def names(self) -> list[str]:
@@ -165,13 +165,21 @@ def _manifest_prefix(members: list[zipfile.ZipInfo]) -> str:
     return shallowest[: -len(layout.MANIFEST)]
 
 
-def open_source(path: Path) -> Source:
+def open_source(path: Path, within: str = "") -> Source:
     """Find out what `path` is.
+
+    Args:
+        path: a folder or a file.
+        within: a folder inside it to read alone, with forward slashes; "" for all.
 
     Raises:
         UserError: nothing is there, or it is no recording at all.
     """
     if path.is_dir():
+        for part in within.split("/") if within else ():
+            path /= part
+            if path.is_symlink():
+                raise not_a_recording(path, "it is a link")
         return FolderSource(path)
     if not path.exists():
         raise UserError(f"There is no recording at {path}.", "Make one with `spyreprof record -- COMMAND`.")
@@ -185,7 +193,7 @@ def open_source(path: Path) -> Source:
         if path.stat().st_size == 0:
             raise not_a_recording(path, "the file is empty")
         raise not_a_recording(path, "it is neither a recording folder nor a packed recording")
-    return ZipSource(path)
+    return ZipSource(path, within)
 
 
 def not_a_recording(path: Path, why: str) -> UserError:

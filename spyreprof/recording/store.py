@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spyreprof.errors import UserError
 from spyreprof.recording import layout, schema
 from spyreprof.recording.cache import Build, cached_table
 from spyreprof.recording.counters import read_counters, read_polls
@@ -242,12 +243,30 @@ class Recording:
         return start_ns, end_ns if end_ns is not None else max(seen, default=start_ns)
 
 
-def open_recording(path: str | os.PathLike[str]) -> Recording:
+def open_recording(path: str | os.PathLike[str], run: int | None = None) -> Recording:
     """Open a recording folder or a packed recording.
 
+    Args:
+        path: where it lies.
+        run: of a repeated recording the run to open, counted from 1; None where there is but one.
+
     Raises:
-        UserError: nothing is there, it is no recording, it is damaged beyond reading, or a newer version
-            made it.
+        UserError: nothing is there, it is no recording, it is damaged beyond reading, a newer version made it,
+            or it holds repeated runs and none of them was named.
     """
     source = open_source(Path(path))
+    manifest = read_manifest(source)
+    if run is None and manifest.repeats is None:
+        return Recording(source, manifest)
+    if manifest.repeats is None:
+        raise UserError(f"{path} holds one run, which is not numbered.", "Leave the number of the run out.")
+    numbers = sorted({listed.k for listed in manifest.repeats})
+    if run is None:
+        raise UserError(
+            f"{path} holds {len(numbers)} repeated runs, not one recording.",
+            f"Open one of them: spyreprof.load(path, run=K), or {layout.RUNS}/K inside the folder.",
+        )
+    if run not in numbers:
+        raise UserError(f"{path} has no run {run}.", f"It lists {', '.join(map(str, numbers)) or 'none'}.")
+    source = open_source(Path(path), f"{layout.RUNS}/{run}")
     return Recording(source, read_manifest(source))
