@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("spyreprof", "collectors/spyreprof_collectors", "analyzers/spyreprof_analyzers", "samples")
+PACKAGES = (
+    "spyreprof",
+    "collectors/spyreprof_collectors",
+    "collectors/spyreprof_agent",
+    "analyzers/spyreprof_analyzers",
+    "samples",
+)
 HEAVY = ("numpy", "pandas", "pyarrow", "scipy", "msgspec", "textual", "prometheus_client", "rich", "torch", "vllm")
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .install import Agent
-    from .torch_steps import Steps
+    from .steps import Steps
 
 SKIP_HOOK = "torch._dynamo.trace_rules"
 COMPILE_HOOK = "torch._dynamo.callback"

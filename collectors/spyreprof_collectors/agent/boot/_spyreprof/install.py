@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
+    from .steps import Steps
+
 
 class Agent:
     """The agent of this process: its shards, its own rows, and what it waits for.
@@ -30,6 +32,16 @@ class Agent:
         self.imports = PostImportFinder(self.process.hook_failed)
         self.on_tick: list[Callable[[], None]] = [self.process.tick]
         self.writer.on_tick = self._tick
+        self._steps: Steps | None = None
+
+    @property
+    def steps(self) -> Steps:
+        """The steps of this process. Made for the first hook that asks: most processes of a program have none."""
+        if self._steps is None:
+            from .steps import Steps
+
+            self._steps = Steps(self)
+        return self._steps
 
     def _tick(self) -> None:
         for callback in list(self.on_tick):
@@ -64,6 +76,7 @@ def install(how: str) -> Agent | None:
     agent.imports.install()
     http_servers.install(agent)
     agent.imports.when_imported("torch", _torch_arrived)
+    agent.imports.when_imported("spyreprof_agent", _api_arrived)
     return agent
 
 
@@ -73,3 +86,10 @@ def _torch_arrived(torch: ModuleType) -> None:
 
     if _agent is not None:
         torch_hooks.install(_agent, torch)
+
+
+def _api_arrived(module: ModuleType) -> None:
+    from . import api
+
+    if _agent is not None:
+        api.install(_agent, module)

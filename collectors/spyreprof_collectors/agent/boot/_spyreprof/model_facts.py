@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .install import Agent
-    from .torch_steps import Steps
+    from .steps import Steps
 
 HOOK = "model facts"
 # The first steps may compile, or load what is missing; after these the model is the one that serves.

@@ -8,103 +8,48 @@ from __future__ import annotations
 
 import os
 import sys
-from time import monotonic_ns
 
 from .step_names import PREFIXES, is_step
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, Protocol
+    from typing import Any
 
     from .install import Agent
-
-    class Observer(Protocol):
-        """Told of each step, in its thread. Both calls lie outside the step's time."""
-
-        def step_begins(self, name: str) -> None: ...
-        def step_ended(self, name: str, start_ns: int, end_ns: int) -> None: ...
-
+    from .steps import Steps
 
 HOOK = "torch.record_function"
-# Where an open step keeps its start in the annotation object.
+# Where an annotation object keeps its open step.
 _OPEN = "_spyreprof_open"
-THREADS_CHECK_STEPS = 256
 
 
-class Steps:
-    """Writes one row per step, and tells observers.
+class _Hook:
+    """The patch of `record_function`, and whether it is still at work."""
 
-    Attributes:
-        compiles: Dynamo compilations that have ended in this process.
-        window_open: a profiler window of ours records.
-        failed: the hook raised once and is off.
-        observers: told of each step; one that raises is taken out and recorded.
-    """
-
-    def __init__(self, agent: Agent, torch: Any) -> None:
-        self.compiles = 0
-        self.window_open = False
+    def __init__(self, agent: Agent) -> None:
         self.failed = False
-        self.observers: list[Observer] = []
         self._agent = agent
-        self._torch = torch
-        self._rows = agent.writer.buffer("steps")
-        self._wake = agent.writer.wake
-        self._eval_frame_callback = _eval_frame_callback(torch)
-        self._until_check = 0
-        self._told: dict[str, object] | None = None
-
-    def begin(self, name: str) -> tuple[int, int, bool]:
-        """Begin a step; the result goes to `end`."""
-        if self.observers and not self._dynamo_watches():
-            for observer in list(self.observers):
-                try:
-                    observer.step_begins(name)
-                except Exception as error:
-                    self._drop(observer, error)
-        return monotonic_ns(), self.compiles, self.window_open
-
-    def end(self, name: str, opened: tuple[int, int, bool]) -> None:
-        """End a step."""
-        end_ns = monotonic_ns()
-        start_ns, compiles, profiled = opened
-        self._rows.append((start_ns, end_ns, name, self.compiles - compiles, profiled or self.window_open))
-        self._wake()
-        self._until_check -= 1
-        if self._until_check < 0:
-            self._until_check = THREADS_CHECK_STEPS
-            self._tell_threads()
-        if self.observers and not self._dynamo_watches():
-            for observer in list(self.observers):
-                try:
-                    observer.step_ended(name, start_ns, end_ns)
-                except Exception as error:
-                    self._drop(observer, error)
-
-    def forked(self) -> None:
-        """Start over in a forked child."""
-        self._told = None
-        self._until_check = 0
 
     def fail(self, error: Exception) -> None:
         """Turn the hook off and record why."""
         self.failed = True
         self._agent.process.hook_failed(HOOK, error)
 
-    def _dynamo_watches(self) -> bool:
-        """Tell whether Dynamo looks into every function called here, as it does after a graph break.
 
-        What an observer calls, in torch and in the standard library, would be compiled.
-        """
-        return callable(self._eval_frame_callback())
+class _Facts:
+    """What torch was set up with when steps ran; a row whenever it has changed."""
 
-    def _drop(self, observer: Observer, error: Exception) -> None:
-        if observer in self.observers:
-            self.observers.remove(observer)
-        self._agent.process.hook_failed(type(observer).__name__, error)
+    def __init__(self, agent: Agent, torch: Any) -> None:
+        self._agent = agent
+        self._torch = torch
+        self._told: dict[str, object] | None = None
 
-    def _tell_threads(self) -> None:
+    def forked(self) -> None:
+        """Tell it again in a forked child."""
+        self._told = None
+
+    def tell(self) -> None:
         torch = self._torch
         facts: dict[str, object] = {
             "threads": torch.get_num_threads(),
@@ -135,54 +80,68 @@ def device_kind(torch: Any) -> str:
 
 
 def install(agent: Agent, torch: Any) -> Steps | None:
-    """Patch `record_function`, once per class object."""
+    """Patch `record_function`, once per class object, and give the steps what only torch can tell."""
     record_function = getattr(sys.modules.get("torch.autograd.profiler"), "record_function", None)
     if record_function is None:
         agent.process.hook(HOOK, "missing", "torch.autograd.profiler.record_function is not there")
         return None
     if getattr(record_function, "_spyreprof", False):
         return None
-    steps = Steps(agent, torch)
-    enter, leave = _methods(steps, torch, record_function)
+    steps = agent.steps
+    original_enter, original_exit = record_function.__enter__, record_function.__exit__
+
+    def annotate(name: str) -> Callable[[], object]:
+        annotation = record_function(name)
+        original_enter(annotation)
+        return lambda: original_exit(annotation, None, None, None)
+
+    eval_frame_callback = _eval_frame_callback(torch)
+    steps.dynamo_watches = lambda: callable(eval_frame_callback())
+    steps.is_compiling = getattr(torch.compiler, "is_compiling", None) or steps.is_compiling
+    steps.annotate = annotate
+    facts = _Facts(agent, torch)
+    steps.tell_facts = facts.tell
+    enter, leave = _methods(steps, _Hook(agent), record_function)
     record_function._spyreprof = True
     record_function.__enter__ = enter
     record_function.__exit__ = leave
-    agent.process.after_fork_in_child.append(steps.forked)
+    agent.process.after_fork_in_child.append(facts.forked)
     agent.process.hook(HOOK, "ok")
     return steps
 
 
-def _methods(steps: Steps, torch: Any, record_function: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _methods(steps: Steps, hook: _Hook, record_function: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Make the two methods. Locals of this function, since each global would cost a lookup per annotation."""
-    is_compiling = getattr(torch.compiler, "is_compiling", None) or (lambda: False)
+    is_compiling = steps.is_compiling
     original_enter = record_function.__enter__
     original_exit = record_function.__exit__
-    begin, end = steps.begin, steps.end
 
     def __enter__(self: Any) -> Any:  # noqa: N807 - it becomes that method
         if is_compiling():
             return original_enter(self)
         name = self.name
-        if type(name) is str and name.startswith(PREFIXES) and is_step(name) and not steps.failed:
+        if type(name) is str and name.startswith(PREFIXES) and is_step(name) and not hook.failed:
             try:
-                self.__dict__[_OPEN] = begin(name)
+                step = steps.begin(name)
+                if step is not None:
+                    self.__dict__[_OPEN] = step
             except Exception as error:
-                steps.fail(error)
+                hook.fail(error)
         return original_enter(self)
 
     def __exit__(self: Any, exc_type: Any, exc_value: Any, traceback: Any) -> Any:  # noqa: N807
         if is_compiling():
             return original_exit(self, exc_type, exc_value, traceback)
-        opened = self.__dict__.pop(_OPEN, None)
-        if opened is None:
+        step = self.__dict__.pop(_OPEN, None)
+        if step is None:
             return original_exit(self, exc_type, exc_value, traceback)
         try:
             return original_exit(self, exc_type, exc_value, traceback)
         finally:
             try:
-                end(self.name, opened)
+                steps.end(step)
             except Exception as error:
-                steps.fail(error)
+                hook.fail(error)
 
     _look_like(__enter__, original_enter)
     _look_like(__exit__, original_exit)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from .install import Agent
     from .step_names import Kind
-    from .torch_steps import Steps
+    from .steps import Steps
 
 HOOK = "torch.profiler"
 KINETO_LOG_LEVEL = "KINETO_LOG_LEVEL"
@@ -286,6 +286,7 @@ class Windows:
             "t1": window.began_ns,
             "t2": window.ended_ns,
             "t3": window.resumed_ns,
+            "epoch_ns": window.began_epoch_ns,
         }
         self._write(window.number, state, reason, **times, steps=window.steps, operators=operators, file=name)
         no_more = self._policy.closed(window.kind, window.steps, operators, monotonic_ns())
