@@ -50,15 +50,13 @@ class ProcessFacts:
     distributed: DistributedRow | None = None
     versions: dict[str, str | None] = field(default_factory=dict)
 
-    def clock_offset_ns(self, near_ns: int | None) -> int | None:
-        """Wall-clock time minus CLOCK_MONOTONIC, by the anchor nearest to `near_ns`; None without anchors.
+    def clock_offsets_ns(self, near_ns: int | None) -> list[int]:
+        """Wall-clock time minus CLOCK_MONOTONIC at each anchor, the nearest to `near_ns` first.
 
-        The nearest, because wall-clock time may be set in between.
+        They differ where the wall clock was set in between.
         """
-        if not self.anchors:
-            return None
-        t, epoch_ns = min(self.anchors, key=lambda anchor: abs(anchor[0] - (near_ns or anchor[0])))
-        return epoch_ns - t
+        ordered = sorted(self.anchors, key=lambda anchor: abs(anchor[0] - (near_ns or anchor[0])))
+        return [epoch_ns - t for t, epoch_ns in ordered]
 
 
 def read_processes(source: Source, counts: Counter[str]) -> dict[str, ProcessFacts]:

@@ -111,7 +111,8 @@ class ModuleRow(msgspec.Struct):
 class WindowRow(msgspec.Struct):
     """One profiler window, or one refusal of one.
 
-    Times: opening began, recording began, recording ended, the program went on.
+    Times: opening began, recording began, recording ended, the program went on. `epoch_ns` is the wall clock when
+    recording began.
     """
 
     state: str
@@ -120,6 +121,7 @@ class WindowRow(msgspec.Struct):
     t1: Nanoseconds | None = None
     t2: Nanoseconds | None = None
     t3: Nanoseconds | None = None
+    epoch_ns: Nanoseconds | None = None
     steps: Count | None = None
     operators: Count | None = None
     file: str | None = None

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 LOST_TRACES = "lost_traces"
 MAX_TRACE_BYTES = 2 * 2**30
+# A wall clock that moved by more was set; a slewed one moves by half a millisecond a second.
+CLOCK_SET_NS = 50_000_000
 PAUSE_REASON = "profiler window"
 
 
@@ -61,6 +63,24 @@ def pauses(windows: list[Window]) -> tuple[Interval, ...]:
     )
 
 
+def _moved_ns(steps: tuple[ProfiledStep, ...], row: WindowRow, offsets_ns: list[int]) -> int | None:
+    """By how much the clock's offset differs from the first of `offsets_ns`; None where none of them can be right.
+
+    The wall clock may have been set between a window and the anchor next to it. The right offset puts the steps
+    between the times at which recording began and ended, which are on the other clock.
+    """
+    if not steps or not row.t1 or not row.t2 or max(offsets_ns) - min(offsets_ns) < CLOCK_SET_NS:
+        return 0
+    first_ns, last_ns = min(step.start_ns for step in steps), max(step.end_ns for step in steps)
+    # Exactly between them if any does: one that is set by the length of a window comes close too.
+    for slack_ns in (0, CLOCK_SET_NS):
+        for offset_ns in offsets_ns:
+            moved_ns = offset_ns - offsets_ns[0]
+            if row.t1 - slack_ns <= first_ns - moved_ns and last_ns - moved_ns <= row.t2 + slack_ns:
+                return moved_ns
+    return None
+
+
 def profiled_steps(source: Source, windows: list[Window], processes: dict[str, ProcessFacts]) -> WindowSteps:
     """Read the traces of all saved windows.
 
@@ -76,12 +96,14 @@ def profiled_steps(source: Source, windows: list[Window], processes: dict[str, P
     saved = [window for window in windows if window.row.state == "saved" and window.row.file]
     for number, (writer, row) in enumerate(saved, start=1):
         process = processes.get(writer)
-        offset_ns = process.clock_offset_ns(row.t1) if process is not None else None
+        offsets_ns = process.clock_offsets_ns(row.t1) if process is not None else []
+        if row.epoch_ns is not None and row.t1:
+            offsets_ns.insert(0, row.epoch_ns - row.t1)
         lost.add(number)
         if row.file not in names:
             notes.append(f"The trace of profiler window {number} is missing.")
             continue
-        if process is None or offset_ns is None:
+        if process is None or not offsets_ns:
             notes.append(f"Profiler window {number} cannot be placed in time: its process left no clock anchor.")
             continue
         try:
@@ -97,7 +119,14 @@ def profiled_steps(source: Source, windows: list[Window], processes: dict[str, P
             lost.discard(number)
         notes.extend(f"Profiler window {number}: {sentence}" for sentence in table.quality.sentences())
         device_kind = (process.torch.device_kind if process.torch else None) or "cpu"
-        found = steps_of(table, offset_ns, number, device_kind=device_kind, writer=writer)
+        found = steps_of(table, offsets_ns[0], number, device_kind=device_kind, writer=writer)
+        moved_ns = _moved_ns(found, row, offsets_ns)
+        if moved_ns is None:
+            lost.add(number)
+            notes.append(f"Profiler window {number} cannot be placed in time: the wall clock was set meanwhile.")
+            continue
+        if moved_ns:
+            found = steps_of(table, offsets_ns[0] + moved_ns, number, device_kind=device_kind, writer=writer)
         if not found:
             notes.append(f"The trace of profiler window {number} holds no engine step.")
         steps.extend(found)

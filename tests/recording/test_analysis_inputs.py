@@ -170,6 +170,42 @@ def test_the_nearest_clock_anchor_counts_because_clocks_may_be_set(builder: Reco
     assert step.start_ns == late
 
 
+def placed(builder: RecordingBuilder, began: int, set_by_ns: int, **window: object) -> list[int]:
+    """Where the step of a window lands that began right after the wall clock was set; anchors lie 5 s around it."""
+    anchors = [(began - 3 * SECOND, 0), (began + 7 * SECOND, set_by_ns)]
+    builder.shard("process", [{"k": "anchor", "t": t, "epoch_ns": t + EPOCH_OFFSET_NS + moved} for t, moved in anchors])
+    trace = TraceBuilder(base_ns=began + EPOCH_OFFSET_NS + set_by_ns).step(decode_name(), MS, 2 * MS)
+    builder.window(trace.build(), t0=began - 3, t1=began, t2=began + SECOND, t3=began + SECOND, **window)
+    return [step.start_ns - began for step in inputs_of(builder).profiled_steps]
+
+
+@pytest.mark.parametrize("set_by_ns", [3600 * SECOND, -3600 * SECOND, SECOND, -SECOND])
+def test_a_window_is_placed_right_though_the_anchor_next_to_it_is_from_before_the_clock_was_set(
+    builder: RecordingBuilder, set_by_ns: int
+) -> None:
+    assert placed(builder, START_NS + 20 * SECOND, set_by_ns) == [MS]
+
+
+def test_a_windows_own_reading_of_the_wall_clock_comes_first(builder: RecordingBuilder) -> None:
+    began, set_by_ns = START_NS + 20 * SECOND, 7 * SECOND
+    # no anchor of the process knows of it: the clock was set back before the next one
+    trace = TraceBuilder(base_ns=began + EPOCH_OFFSET_NS + set_by_ns).step(decode_name(), MS, 2 * MS)
+    times = {"t0": began - 3, "t1": began, "t2": began + SECOND, "t3": began + SECOND}
+    builder.process().window(trace.build(), **times, epoch_ns=began + EPOCH_OFFSET_NS + set_by_ns)
+    (step,) = inputs_of(builder).profiled_steps
+    assert step.start_ns == began + MS
+
+
+def test_a_window_that_no_anchor_places_is_left_out_and_named(builder: RecordingBuilder) -> None:
+    began = START_NS + 20 * SECOND
+    wrong = {"epoch_ns": began + EPOCH_OFFSET_NS - 99 * SECOND}
+    trace = TraceBuilder(base_ns=began + EPOCH_OFFSET_NS + 55 * SECOND).step(decode_name(), MS, 2 * MS)
+    times = {"t0": began - 3, "t1": began, "t2": began + SECOND, "t3": began + SECOND}
+    recording = open_recording(builder.process().window(trace.build(), **times, **wrong).write())
+    assert recording.analysis_inputs().profiled_steps == ()
+    assert any("the wall clock was set meanwhile" in note for note in recording.quality.notes)
+
+
 def test_windows_belong_to_their_own_process(builder: RecordingBuilder) -> None:
     other_offset = EPOCH_OFFSET_NS + 7 * SECOND
     builder.process("1-a").process("2-b")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from time import monotonic_ns
+from time import monotonic_ns, time_ns
 
 from .threads import get_ident
 
@@ -31,6 +31,7 @@ class ProfilerWindow:
         step_limit: close after this many steps.
         opening_ns, began_ns, ended_ns, resumed_ns: opening began, recording began, recording ended, the program
             went on.
+        began_epoch_ns: `began_ns` on the wall clock, which traces are on and which may be set at any time.
         steps: engine steps inside.
         thread: identity of the thread that opened it.
     """
@@ -42,7 +43,7 @@ class ProfilerWindow:
         self.steps = 0
         self.thread = get_ident()
         self.opening_ns = monotonic_ns()
-        self.began_ns = self.ended_ns = self.resumed_ns = 0
+        self.began_epoch_ns = self.began_ns = self.ended_ns = self.resumed_ns = 0
         self._profile: Any = None
 
     def open(self, guard: ProfilerGuard, torch: Any, device: str | None) -> None:
@@ -56,6 +57,7 @@ class ProfilerWindow:
             guard.own(None)
             raise
         self.began_ns = monotonic_ns()
+        self.began_epoch_ns = time_ns()
 
     def close(self, guard: ProfilerGuard, path: str | None) -> bool:
         """Stop recording and write the trace, as plain JSON, to `path`; None to drop it.
