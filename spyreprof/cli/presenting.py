@@ -14,6 +14,7 @@ from spyreprof import registry
 from spyreprof.errors import UserError
 
 if TYPE_CHECKING:
+    from spyreprof.recording.store import Recording
     from spyreprof.report.model import Report
     from spyreprof.targets import Targets
 
@@ -59,15 +60,32 @@ def load_report(path: Path, targets: Targets | None) -> Report:
 
 
 def report_on(path: Path, targets: Targets | None) -> Report:
-    """Diagnose a recording, folder or packed.
+    """Diagnose a recording, folder or packed; of a repeated one every complete run, to show the median.
 
     Raises:
         UserError: it cannot be read.
     """
+    from spyreprof.recording.repeats import open_repeats
     from spyreprof.recording.store import open_recording
+    from spyreprof.report.repeats import JudgedRun, report_on_repeats
+
+    repeats = open_repeats(path)
+    if repeats is None:
+        return _judge(open_recording(path), targets)
+    readable = [run for run in repeats.runs if run.recording is not None]
+    if not readable:
+        raise UserError(f"No run of {path} can be read.", "Copy the recording again, or record anew.")
+    judged = [run for run in readable if run.state == "complete"] or readable[-1:]
+    runs = [
+        JudgedRun(run.k, run.state, _judge(run.recording, targets) if run.recording and run in judged else None)
+        for run in repeats.runs
+    ]
+    return report_on_repeats(runs, repeats.of)
+
+
+def _judge(recording: Recording, targets: Targets | None) -> Report:
     from spyreprof.report.build import build_report
 
-    recording = open_recording(path)
     inputs = recording.analysis_inputs()
     return build_report(recording, registry.diagnose(inputs, targets), inputs)
 

@@ -21,12 +21,14 @@ from spyreprof.report.model import (
     Producer,
     Public,
     Quality,
+    Repeat,
     Report,
     Run,
     Spread,
 )
 from spyreprof.report.profiler_windows import profiler_windows
 from spyreprof.report.redact import RedactedCommand, Redactor, own_words
+from spyreprof.report.throughput import throughput
 from spyreprof.report.writer import seal
 from spyreprof.units import NS_PER_S
 
@@ -111,6 +113,7 @@ def build_report(recording: Recorded, diagnosis: Diagnosis, inputs: AnalysisInpu
             not_judged=diagnosis.not_judged,
             evidence=diagnosis.evidence,
             profiler_windows=paused,
+            throughput=throughput(inputs, diagnosis.window, diagnosis.time_budget),
         )
     )
 
@@ -127,6 +130,7 @@ def _run(manifest: Manifest, command: RedactedCommand | None, redactor: Redactor
         finished=manifest.ended_ns is not None,
         command_redacted=command.text if command else None,
         command_complete=command.complete if command else False,
+        repeat=Repeat(k=manifest.repeat.k, of=manifest.repeat.of) if manifest.repeat else None,
     )
 
 

@@ -17,6 +17,8 @@ import msgspec
 
 # At run time the analysers' structs are fields here, so that this import is not for type checking only.
 from spyreprof.findings import (
+    BoundClass,
+    Confidence,
     Evidence,
     Finding,
     LatencySummary,
@@ -211,6 +213,80 @@ class ProfilerWindows(msgspec.Struct, frozen=True, kw_only=True):
     missing: Public | None
 
 
+class Rate(msgspec.Struct, frozen=True, kw_only=True):
+    """How much per second, and what it was counted from."""
+
+    per_s: float
+    source: str
+
+
+class Throughput(msgspec.Struct, frozen=True, kw_only=True):
+    """What the run delivered. None where nothing counts it.
+
+    Attributes:
+        output_tokens: from engine steps of the steady window without its pauses, where the first token of a request
+            is not counted because prefill makes it; else from the log of a load generator, from the first arrival
+            to the last end.
+        requests: that finished, from the log in the same way, or from the engine's counter over the steady window.
+    """
+
+    output_tokens: Rate | None
+    requests: Rate | None
+
+
+class RepeatedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a repeated recording, and what its own report concludes.
+
+    Attributes:
+        k: counted from 1.
+        state: only a "complete" run counts as a repeat and is judged. The others were "stopped" by a signal or a
+            failure of the program, "cut_off" with the recorder, or cannot be read.
+        primary, confidence: of its verdict; None where it is not judged.
+        shown: this report is that run's.
+    """
+
+    k: int
+    state: Literal["complete", "stopped", "cut_off", "unreadable"]
+    primary: BoundClass | None
+    confidence: Confidence | None
+    shown: bool
+
+
+class MetricNoise(msgspec.Struct, frozen=True, kw_only=True):
+    """One metric over the repeats of one recording.
+
+    Attributes:
+        metric: e.g. "output_tokens_per_s".
+        unit: "tokens/s", "requests/s", "s", "ns" or "steps".
+        source: what the values come from; None without values.
+        values: one for each run of `NoiseFloor.runs`; None where a run lacks it or has it from another source.
+        median: None without values.
+        relative_spread: largest minus smallest value over the median; None with fewer than two values, or about a
+            median of 0.
+    """
+
+    metric: str
+    unit: str
+    source: str | None
+    values: tuple[float | None, ...]
+    median: float | None
+    relative_spread: float | None
+
+
+class NoiseFloor(msgspec.Struct, frozen=True, kw_only=True):
+    """How far repeats of the same command lie apart.
+
+    Attributes:
+        runs: numbers of the repeats that count, at least two.
+        metrics: in a fixed order; one that no run has is there with a median of None.
+        meaning: what to conclude from it, in words.
+    """
+
+    runs: tuple[int, ...]
+    metrics: tuple[MetricNoise, ...]
+    meaning: str
+
+
 class RedactionSummary(msgspec.Struct, frozen=True, kw_only=True):
     """How much foreign text was withheld, by kind. The same text counts once."""
 
@@ -239,3 +315,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     evidence: tuple[Evidence, ...]
     # None in a report of a version that did not tell.
     profiler_windows: ProfilerWindows | None = None
+    throughput: Throughput | None = None
+    # Empty, and None, unless the recording is a repeated one.
+    repeats: tuple[RepeatedRun, ...] = ()
+    noise_floor: NoiseFloor | None = None

@@ -33,6 +33,11 @@ def shortfalls(report: Report) -> tuple[str, ...]:
     for part in report.inputs:
         counts.update(part.counts)
     lacking.extend(f"{counts[name]} {lost}." for name, lost in LOST_PARTS.items() if counts[name])
+    lacking.extend(
+        f"Run {run.k} of the repeats was cut off or cannot be read."
+        for run in report.repeats
+        if run.state in {"cut_off", "unreadable"} and not run.shown
+    )
     if report.verdict.primary == "undetermined":
         lacking.append(f"The verdict is undetermined: {report.verdict.reason}")
     return tuple(lacking)

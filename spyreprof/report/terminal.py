@@ -20,6 +20,7 @@ from spyreprof.report.model import Coverage, Report, Run, Spread
 from spyreprof.report.page import Column, Page
 from spyreprof.report.profiler_windows import in_words
 from spyreprof.report.terminal_findings import deciding_finding, draw_findings
+from spyreprof.report.terminal_rates import draw_repeats, draw_throughput
 from spyreprof.units import format_bytes, format_seconds, format_share
 
 LINES_SHOWN = 3
@@ -52,7 +53,9 @@ def render(
     _verdict(page, report, show_all)
     _time_budget(page, report)
     _phases(page, report, show_all)
+    draw_throughput(page, report)
     _latencies(page, report)
+    draw_repeats(page, report, show_all)
     draw_findings(page, report, show_all)
     _not_judged(page, report, show_all)
     if show_all:
@@ -87,6 +90,8 @@ def _conditions(page: Page, report: Report) -> None:
     items = [run.run_id or f"id {UNKNOWN}", _ending(run)]
     if run.started is not None:
         items.insert(1, f"started {run.started}")
+    if run.repeat is not None:
+        items.append(f"repeat {run.repeat.k} of {run.repeat.of}")
     page.flow("Run", items)
     page.labelled("Command", run.command_redacted or UNKNOWN)
 
