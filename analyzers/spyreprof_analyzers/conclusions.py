@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spyreprof_analyzers import compilation, host_gaps, load, phase_findings, queueing
+from spyreprof_analyzers import compilation, host_gaps, host_stacks, load, phase_findings, queueing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +22,7 @@ FINDINGS: tuple[Callable[[Context], Finding | None], ...] = (
     phase_findings.decode,
     compilation.compiles,
     host_gaps.between_steps,
+    host_stacks.where_the_host_spends,
 )
 
 _ORDER = {"high": 0, "medium": 1, "low": 2, "info": 3}

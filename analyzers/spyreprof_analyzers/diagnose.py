@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from spyreprof.findings import Diagnosis, ExcludedTime, LatencySummary, NotJudged, PhaseReport
+from spyreprof.findings import Diagnosis, ExcludedTime, LatencySummary, PhaseReport
 from spyreprof.targets import Targets
 from spyreprof.units import NS_PER_S
 from spyreprof_analyzers import intervals
@@ -27,6 +27,7 @@ from spyreprof_analyzers.engine_steps import (
 )
 from spyreprof_analyzers.facts import Facts, flop_floor_ratio, shares_of, weight_floor_ratio
 from spyreprof_analyzers.gaps import requests_in_flight
+from spyreprof_analyzers.host_stacks import pid_of, process_stacks
 from spyreprof_analyzers.phase_views import phase_views
 from spyreprof_analyzers.profile import StepSplit, phase_profile, step_split, unlike
 from spyreprof_analyzers.request_log import in_window, latencies, request_log, request_times, summarise
@@ -35,7 +36,8 @@ from spyreprof_analyzers.slope import cycle_ns, fit_step_model
 from spyreprof_analyzers.steady_state import steady_window
 from spyreprof_analyzers.step_curve import step_curve
 from spyreprof_analyzers.time_budget import time_budget, wall_time
-from spyreprof_analyzers.verdict import decide, undetermined
+from spyreprof_analyzers.verdict import decide
+from spyreprof_analyzers.without_steps import what_was_seen
 
 if TYPE_CHECKING:
     from spyreprof.findings import SlopeFit, SteadyWindow
@@ -64,12 +66,12 @@ def diagnose(inputs: AnalysisInputs, rules: RuleBook, targets: Targets) -> Diagn
     writer = busiest_writer(inputs.steps)
     everything = engine_steps(inputs.steps, writer) if writer is not None else None
     if writer is None or everything is None or len(everything) < 2:
-        return _nothing_to_judge(inputs, book)
+        return what_was_seen(inputs, rules, book)
     inputs = _of_engine(inputs, writer)
     window = steady_window(everything, inputs, rules)
     steps = _steps_of(everything, window, inputs)
     profiles = _profiles(inputs, steps, rules)
-    facts = _facts(inputs, steps, window, profiles, rules, book)
+    facts = _facts(inputs, steps, window, profiles, rules, book, writer)
     verdict = decide(facts, rules, book)
     _open_questions(inputs, facts, book)
     return Diagnosis(
@@ -91,6 +93,7 @@ def _facts(
     profiles: _Profiles,
     rules: RuleBook,
     book: EvidenceBook,
+    writer: str,
 ) -> Facts:
     seen = gauges(inputs.counters, inputs.polls, inputs.recording_end_ns)
     in_span = seen.within(window) if seen is not None else None
@@ -131,6 +134,7 @@ def _facts(
         idle_client_share=_idle_client_share(log, in_flight, window),
         requests_in_window=int(in_window(log, window).sum()) if log is not None else finished,
         engines=int(inputs.steps["writer"].nunique()),
+        sampled=process_stacks(inputs.stacks, window.start_ns, window.end_ns, pid_of(writer)),
         overlap_share=wall.overlap_ns / max(int(steps.duration_ns.sum()), 1),
         finished=inputs.finished,
         device_kind=inputs.device_kind,
@@ -326,29 +330,3 @@ def _open_questions(inputs: AnalysisInputs, facts: Facts, book: EvidenceBook) ->
             "no request log was found",
             "let the load generator write its result JSON (vllm bench serve --save-result --save-detailed)",
         )
-
-
-def _nothing_to_judge(inputs: AnalysisInputs, book: EvidenceBook) -> Diagnosis:
-    missing = (
-        NotJudged(
-            topic="everything",
-            reason="no engine step was seen",
-            obtain="record an engine that annotates its steps (vLLM, SGLang), and see `spyreprof doctor`",
-        ),
-    )
-    log = request_log(inputs.requests)
-    rows: tuple[LatencySummary, ...] = ()
-    if log is not None:
-        whole = [("ttft", log.ttft_ns / NS_PER_S), ("e2e", log.e2e_ns / NS_PER_S)]
-        found = (summarise(metric, values, "load generator's log") for metric, values in whole)
-        rows = tuple(row for row in found if row is not None)
-    return Diagnosis(
-        window=None,
-        time_budget=None,
-        phases=(),
-        latencies=rows,
-        verdict=undetermined("no engine step was seen", missing, ()),
-        findings=(),
-        not_judged=missing,
-        evidence=book.evidence,
-    )

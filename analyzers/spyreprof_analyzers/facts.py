@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from spyreprof_analyzers.book import EvidenceBook
     from spyreprof_analyzers.bounds import Bound, Peaks
     from spyreprof_analyzers.engine_steps import EngineSteps
+    from spyreprof_analyzers.host_stacks import ProcessStacks
     from spyreprof_analyzers.request_log import RequestLog, RequestTimes
     from spyreprof_analyzers.scheduler import Admission
     from spyreprof_analyzers.slope import StepModel
@@ -85,6 +86,7 @@ class Facts:
     flop_floor_ratio: float | None
     idle_client_share: float | None
     requests_in_window: int | None
+    sampled: ProcessStacks | None
     engines: int
     overlap_share: float
     finished: bool

@@ -97,7 +97,6 @@ class Recording:
         shards = self._shards(layout.KIND_COLLECTIVES)
         return self._table("collectives", schema.COLLECTIVES, shards, self._read_collectives)
 
-    def _table(self, name: str, columns: tuple[schema.Column, ...], inputs: list[str], build: Build) -> pd.DataFrame:
     @cached_property
     def stacks(self) -> pd.DataFrame:
         """Python stacks by window: the columns of `schema.STACKS`."""
@@ -108,6 +107,7 @@ class Recording:
         """(function, file) by the number that the analyzers know them by; foreign text."""
         return number_frames(self.stacks)[1]
 
+    def _table(self, name: str, columns: tuple[schema.Column, ...], inputs: list[str], build: Build) -> pd.DataFrame:
         table, counts = cached_table(self.source, name, columns, inputs, build)
         self.counts.update(counts)
         return table
@@ -121,10 +121,10 @@ class Recording:
     def _read_collectives(self, counts: Counter[str]) -> pd.DataFrame:
         return read_collectives(self.source, counts)
 
-    def _read_requests(self, counts: Counter[str]) -> pd.DataFrame:
     def _read_stacks(self, counts: Counter[str]) -> pd.DataFrame:
         return read_stacks(self.source, counts)
 
+    def _read_requests(self, counts: Counter[str]) -> pd.DataFrame:
         return read_requests(self.source, self.manifest.started_ns, self.manifest.ended_ns, counts)
 
     def _read_counters(self, counts: Counter[str]) -> pd.DataFrame:

@@ -126,6 +126,16 @@ VERSION = re.compile(
     r"\d{1,4}(\.\d{1,4}){0,2}((a|b|rc|\.post|\.dev)\d{1,8})*"
     r"(\+(cpu|xpu|cu\d{2,3}|rocm\d{1,2}(\.\d{1,2}){0,2}|git[0-9a-f]{7,12}|g[0-9a-f]{7,12}))?"
 )
+# Published packages whose functions and files may be named; the standard library is marked by the recorder.
+FRAME_ROOTS = _words(
+    """
+    <stdlib> torch torchvision vllm vllm_spyre sendnn_inference torch_spyre transformers accelerate
+    tokenizers safetensors huggingface_hub sglang triton numpy uvicorn uvloop starlette fastapi pydantic
+    zmq msgspec prometheus_client ray flashinfer xformers _spyreprof
+    """
+)
+_FRAME_FUNCTION = re.compile(r"[A-Za-z_<][A-Za-z0-9_.<>]{0,119}")
+_FRAME_FILE = re.compile(r"[A-Za-z0-9_./<>-]{1,159}\.pyx?")
 # What the recorder draws: 32 hexadecimal digits, at least one of them a letter in all but one of three million.
 RUN_ID = re.compile(r"(?=.*[a-f])[0-9a-f]{8,32}")
 # A processor names its maker and a model number; a hypervisor may write anything there.
@@ -141,6 +151,18 @@ PROCESSOR_WORDS = _words(
 PROCESSOR_NUMBER = re.compile(
     r"[a-z]{0,3}\d{1,2}-\d{3,5}[a-z]{0,3}|[a-z]?\d{1,5}[a-z0-9+]{0,3}|v\d|\d\.\d{2}ghz|\d{1,3}-core"
 )
+
+
+def is_public_file(file: str) -> bool:
+    """Whether a Python file belongs to a published package: decided by the first folder of its place in it."""
+    root, slash, rest = file.partition("/")
+    parts = rest.split("/")
+    return bool(slash) and root in FRAME_ROOTS and _FRAME_FILE.fullmatch(file) is not None and ".." not in parts
+
+
+def is_public_function(function: str, file: str) -> bool:
+    """Whether the name of a function may be shown beside its file."""
+    return is_public_file(file) and _FRAME_FUNCTION.fullmatch(function) is not None
 
 
 def is_public_model(name: str) -> bool:

@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Protocol
 
 from spyreprof import __version__
+from spyreprof.report.frames import FrameNames
 from spyreprof.report.model import (
     SCHEMA_VERSION,
     CollectorState,
@@ -74,6 +75,9 @@ class Recorded(Protocol):
     def versions(self) -> Mapping[str, str | None]: ...  # noqa: D102
 
     @property
+    def frames(self) -> Sequence[tuple[str, str]]: ...  # noqa: D102
+
+    @property
     def windows(self) -> Sequence[Window]: ...  # noqa: D102
 
 
@@ -94,6 +98,8 @@ def build_report(recording: Recorded, diagnosis: Diagnosis, inputs: AnalysisInpu
     read = _input(recording, inputs, redactor)
     span = (inputs.recording_start_ns, inputs.recording_end_ns)
     paused = profiler_windows(recording.windows, manifest.collectors, span, diagnosis.window, redactor)
+    names = FrameNames(recording.frames, redactor)
+    findings, evidence = names.findings(diagnosis.findings), names.evidence(diagnosis.evidence)
     return seal(
         Report(
             schema_version=SCHEMA_VERSION,
@@ -109,9 +115,9 @@ def build_report(recording: Recorded, diagnosis: Diagnosis, inputs: AnalysisInpu
             phases=diagnosis.phases,
             latencies=diagnosis.latencies,
             verdict=diagnosis.verdict,
-            findings=diagnosis.findings,
+            findings=findings,
             not_judged=diagnosis.not_judged,
-            evidence=diagnosis.evidence,
+            evidence=evidence,
             profiler_windows=paused,
             throughput=throughput(inputs, diagnosis.window, diagnosis.time_budget),
         )

@@ -100,6 +100,14 @@ class Redactor:
         """As `text`; None stays None."""
         return None if value is None else self.text(kind, value)
 
+    def frame(self, function: str, file: str) -> Public:
+        """A Python function and its file, `Queue.get (queue.py)`; pseudonyms where it is of no published package."""
+        public = function.isascii() and file.isascii() and allowed.is_public_function(function, file)
+        if public:
+            return Public(f"{function} ({file.removeprefix('<stdlib>/')})")
+        where = self._pseudonym("file", file)
+        return Public(f"{self._pseudonym('function', f'{file}:{function}')} ({where})")
+
     def command(self, argv: Sequence[str]) -> RedactedCommand:
         """Reduce a command line to its public words: known options, and values that are numbers or listed."""
         words: list[Public] = []

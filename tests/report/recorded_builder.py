@@ -115,6 +115,7 @@ class FakeRecording:
         default_factory=lambda: {"4711-1": SimpleNamespace(closed=True), "4712-2": SimpleNamespace(closed=False)}
     )
     versions: dict[str, str | None] = field(default_factory=lambda: {"torch": "2.13.0+cpu", "vllm": None})
+    frames: tuple[tuple[str, str], ...] = ()
     windows: list[Window] = field(default_factory=list)
     quality: SimpleNamespace = field(
         default_factory=lambda: SimpleNamespace(notes=["2 lines could not be read."], counts={"cut_lines": 2})
