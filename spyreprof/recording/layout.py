@@ -34,6 +34,8 @@ KIND_USAGE = "usage"
 KIND_METRICS = "metrics"
 KIND_STACKS = "stacks"
 KIND_COLLECTIVES = "collectives"
+KIND_PHASES = "phases"
+KIND_REQUESTS = "requests"
 KINDS = frozenset(
     (
         KIND_PROCESS,
@@ -45,5 +47,7 @@ KINDS = frozenset(
         KIND_METRICS,
         KIND_STACKS,
         KIND_COLLECTIVES,
+        KIND_PHASES,
+        KIND_REQUESTS,
     )
 )

@@ -1,4 +1,4 @@
-"""The request table, from the result files of a load generator."""
+"""The request table: what a load generator's result files say, and what the program marked itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from spyreprof.recording import layout, schema
-from spyreprof.recording.rows import BenchResult
+from spyreprof.recording.rows import BenchResult, RequestRow
+from spyreprof.recording.shards import find_shards, read_mixed_rows
 from spyreprof.recording.source import READ_ERRORS
 from spyreprof.recording.tables import frame
 from spyreprof.units import NS_PER_S
@@ -23,12 +24,15 @@ if TYPE_CHECKING:
 
 UNREADABLE_BENCH_FILES = "unreadable_bench_files"
 FOREIGN_CLOCK_FILES = "bench_files_on_another_clock"
+BACKWARD_REQUESTS = "backward_requests"
 
 MAX_BENCH_BYTES = 2**30
 # 292 years: the largest time that int64 nanoseconds hold.
 _MAX_S = 9.2e9
 # The driver's clock reading and the recorder's own start are taken by different processes.
 _SLACK_NS = NS_PER_S
+# Reasons with which a marked request counts as failed.
+_FAILED = frozenset(("abort", "error"))
 
 Item = TypeVar("Item")
 
@@ -42,7 +46,7 @@ def read_requests(source: Source, start_ns: int | None, end_ns: int | None, coun
             so the whole file's arrivals are then missing. None switches that side of the check off.
         counts: files that could not be used are counted here.
     """
-    rows: list[_Request] = []
+    rows = _marked_requests(source, counts)
     for name in source.names():
         if name.startswith(layout.BENCH + "/") and name.endswith(".json"):
             result = _read_file(source, name, counts)
@@ -55,10 +59,7 @@ def read_requests(source: Source, start_ns: int | None, end_ns: int | None, coun
                 rows.extend(requests)
     table = frame(
         schema.REQUESTS,
-        {
-            **{field: [getattr(row, field) for row in rows] for field in _Request.__struct_fields__},
-            "source": ["bench_result"] * len(rows),
-        },
+        {field: [getattr(row, field) for row in rows] for field in _Request.__struct_fields__},
     )
     ordered: pd.DataFrame = table.sort_values("arrival_ns", kind="stable", ignore_index=True, na_position="last")
     return ordered
@@ -75,6 +76,43 @@ class _Request(msgspec.Struct):
     itl_mean_ns: float | None
     itl_max_ns: float | None
     failed: bool | None
+    source: str = "bench_result"
+    queue_ns: int | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+def _marked_requests(source: Source, counts: Counter[str]) -> list[_Request]:
+    """The requests that programs marked with `spyreprof_agent.request`, or that a hook found."""
+    found: list[_Request] = []
+    for shard in find_shards(source, layout.KIND_REQUESTS):
+        for row in read_mixed_rows(source, shard.name, {"request": RequestRow}, counts):
+            moments = [moment for moment in (row.t0, row.ts, row.tf, row.t1) if moment is not None]
+            if moments != sorted(moments):
+                counts[BACKWARD_REQUESTS] += 1
+            else:
+                found.append(_marked(row))
+    return found
+
+
+def _marked(row: RequestRow) -> _Request:
+    gap_ns: float | None = None
+    if row.t1 is not None and row.tf is not None and row.output is not None and row.output > 1:
+        gap_ns = (row.t1 - row.tf) / (row.output - 1)
+    return _Request(
+        arrival_ns=row.t0,
+        prompt_tokens=row.prompt,
+        output_tokens=row.output,
+        ttft_ns=row.tf - row.t0 if row.tf is not None else None,
+        e2e_ns=row.t1 - row.t0 if row.t1 is not None else None,
+        itl_mean_ns=gap_ns,
+        itl_max_ns=None,
+        failed=row.reason in _FAILED if row.t1 is not None else None,
+        source="agent",
+        queue_ns=row.ts - row.t0 if row.ts is not None else None,
+        cached_tokens=row.cached,
+        reasoning_tokens=row.reasoning,
+    )
 
 
 def _read_file(source: Source, name: str, counts: Counter[str]) -> BenchResult | None:
@@ -99,6 +137,7 @@ def _requests(result: BenchResult) -> list[_Request]:
         result.itls,
         result.start_times,
         result.errors,
+        result.reasoning_lens,
     )
     return [_request(result, index) for index in range(max((len(a) for a in lists if a), default=0))]
 
@@ -122,6 +161,7 @@ def _request(result: BenchResult, index: int) -> _Request:
         itl_mean_ns=math.fsum(gaps_s) / len(gaps_s) * NS_PER_S if gaps_s else None,
         itl_max_ns=max(gaps_s) * NS_PER_S if gaps_s else None,
         failed=failed,
+        reasoning_tokens=_count(_item(result.reasoning_lens, index)),
     )
 
 

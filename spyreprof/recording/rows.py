@@ -99,6 +99,28 @@ class CollectiveRow(msgspec.Struct):
     peer: Count | None = None
 
 
+class PhaseRow(msgspec.Struct):
+    """A named part of the engine's own work."""
+
+    t0: Nanoseconds
+    t1: Nanoseconds
+    n: Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9_]{0,31}$")]
+
+
+class RequestRow(msgspec.Struct):
+    """One request as the program marked it: arrival, scheduled, first token, end."""
+
+    t0: Nanoseconds
+    ts: Nanoseconds | None = None
+    tf: Nanoseconds | None = None
+    t1: Nanoseconds | None = None
+    prompt: Count | None = None
+    cached: Count | None = None
+    output: Count | None = None
+    reasoning: Count | None = None
+    reason: str | None = None
+
+
 class ModuleRow(msgspec.Struct):
     """An outermost module that was called inside steps. `embedding_bytes` are part of `parameter_bytes`."""
 
@@ -164,8 +186,6 @@ class MetricsRow(msgspec.Struct):
     ok: bool = True
 
 
-class CalibrationResult(msgspec.Struct):
-    """Peaks measured with one number of threads."""
 class ThreadStacks(msgspec.Struct):
     """Stacks of one thread: numbers of frames, outermost first, and how often the stack was seen.
 
@@ -191,6 +211,8 @@ class StacksRow(msgspec.Struct):
     threads: list[ThreadStacks] = []
 
 
+class CalibrationResult(msgspec.Struct):
+    """Peaks measured with one number of threads."""
 
     threads: Count
     gemm_flops_per_s: dict[str, float] | None = None
@@ -212,6 +234,7 @@ class BenchResult(msgspec.Struct):
 
     input_lens: list[int | None] | None = None
     output_lens: list[int | None] | None = None
+    reasoning_lens: list[int | None] | None = None
     ttfts: list[float | None] | None = None
     itls: list[list[float] | None] | None = None
     start_times: list[float | None] | None = None

@@ -31,7 +31,7 @@ STEPS: tuple[Column, ...] = (
     Column("end_ns", "int64", "measured", "step end, CLOCK_MONOTONIC"),
     Column("writer", "string", "measured", "process that ran the step"),
     Column("rank", "Int64", "measured", "rank of the process; NA where unknown"),
-    Column("source", "string", "measured", "which hook saw it: annotation, module, scheduler"),
+    Column("source", "string", "measured", "what marked it: annotation (the engine), api (the program), transformers"),
     Column("context_requests", "Int64", "measured", "requests in prefill in this step"),
     Column("context_tokens", "Int64", "measured", "prompt tokens computed in this step"),
     Column("context_seq_len_sum", "Int64", "measured", "sum of sequence lengths of the prefills"),
@@ -41,20 +41,24 @@ STEPS: tuple[Column, ...] = (
     Column("generation_seq_len_sum", "Int64", "measured", "sum of sequence lengths of the decodes"),
     Column("compiles", "Int64", "measured", "compilations that ran inside the step"),
     Column("profiled", "boolean", "measured", "a profiler window was open"),
-    Column("phase", "string", "derived", "prefill, decode or mixed; NA where tokens are unknown"),
+    Column("phase", "string", "derived", "prefill, decode or mixed, by its tokens or else as marked; NA where unknown"),
 )
 
-# One row per request. Source: a load generator's result file.
+# One row per request and source: a load generator's result file, and the program's own marks (`requests` shards).
+# With both, the same request has two rows, told apart by `source`.
 REQUESTS: tuple[Column, ...] = (
     Column("arrival_ns", "Int64", "measured", "request sent by the client, CLOCK_MONOTONIC; NA where unknown"),
     Column("prompt_tokens", "Int64", "measured", "prompt length"),
     Column("output_tokens", "Int64", "measured", "tokens received"),
-    Column("ttft_ns", "Int64", "measured", "time to first token, as the client saw it"),
-    Column("e2e_ns", "Int64", "measured", "time to the last token, as the client saw it"),
+    Column("ttft_ns", "Int64", "measured", "time to first token, as the source saw it"),
+    Column("e2e_ns", "Int64", "measured", "time to the last token, as the source saw it"),
     Column("itl_mean_ns", "Float64", "measured", "mean gap between tokens; NA with fewer than two tokens"),
     Column("itl_max_ns", "Float64", "measured", "largest gap between tokens"),
-    Column("failed", "boolean", "measured", "the request did not complete"),
-    Column("source", "string", "measured", "file kind it came from"),
+    Column("failed", "boolean", "measured", "the request did not complete; NA where it was still open"),
+    Column("queue_ns", "Int64", "measured", "time from arrival until it was scheduled, as the program saw it"),
+    Column("cached_tokens", "Int64", "measured", "prompt tokens that a cache held"),
+    Column("reasoning_tokens", "Int64", "measured", "the part of the output that is reasoning"),
+    Column("source", "string", "measured", "bench_result (a load generator) or agent (the program)"),
 )
 
 # One row per changed sample of a polled /metrics page, carried forward by the reader.
@@ -87,6 +91,14 @@ COLLECTIVES: tuple[Column, ...] = (
     Column("seq", "int64", "measured", "number of the call in its group, or pair of ranks; 0 where unknown"),
     Column("peer", "Int64", "measured", "the other rank of a send or receive; NA for calls of a whole group"),
     Column("blocking", "boolean", "measured", "the call itself blocked; else its start and end are those of a wait"),
+)
+
+# One row per named part of an engine's own work. Source: `phases` shards (`spyreprof_agent.phase`).
+PHASES: tuple[Column, ...] = (
+    Column("start_ns", "int64", "measured", "start of the part, CLOCK_MONOTONIC"),
+    Column("end_ns", "int64", "measured", "end of the part, CLOCK_MONOTONIC"),
+    Column("writer", "string", "measured", "process that did it"),
+    Column("name", "string", "measured", "name that the program gave it"),
 )
 
 # One row per second and process. Source: `usage` shards.
@@ -188,3 +200,5 @@ class AnalysisInputs:
     collectives: pd.DataFrame | None = None
     # Columns of POLLS; None like no rows: it is not known when gauges were asked for in vain.
     polls: pd.DataFrame | None = None
+    # Columns of PHASES, where only names that are common knowledge remain; None like no rows.
+    named_phases: pd.DataFrame | None = None

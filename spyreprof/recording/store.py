@@ -15,13 +15,14 @@ from spyreprof.recording.counters import read_counters, read_polls
 from spyreprof.recording.engine import engine_settings, read_compiles, read_model
 from spyreprof.recording.manifest import Manifest, read_manifest
 from spyreprof.recording.peaks import declared_peaks, measured_peaks
+from spyreprof.recording.phases import public_phases, read_phases
 from spyreprof.recording.processes import ProcessFacts, read_processes
 from spyreprof.recording.quality import Quality, assess
 from spyreprof.recording.requests import read_requests
 from spyreprof.recording.shards import find_shards
 from spyreprof.recording.source import Source, open_source
-from spyreprof.recording.tables import read_collectives, read_steps, read_usage
 from spyreprof.recording.stacks import number_frames, read_stacks
+from spyreprof.recording.tables import read_collectives, read_steps, read_usage
 from spyreprof.recording.windows import LOST_TRACES, Window, WindowSteps, pauses, profiled_steps, read_windows
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ _COUNTED_PARTS = (
     "usage",
     "collectives",
     "stacks",
+    "phases",
     "_model",
     "_compiles",
     "_measured_peaks",
@@ -72,6 +74,7 @@ class Recording:
         """Requests by arrival: the columns of `schema.REQUESTS`."""
         # The manifest's span decides whether arrival times are of this machine's clock.
         inputs = [name for name in self.source.names() if name.startswith((f"{layout.BENCH}/", layout.MANIFEST))]
+        inputs += self._shards(layout.KIND_REQUESTS)
         return self._table("requests", schema.REQUESTS, inputs, self._read_requests)
 
     @cached_property
@@ -103,6 +106,11 @@ class Recording:
         return self._table("stacks", schema.STACKS, self._shards(layout.KIND_STACKS), self._read_stacks)
 
     @cached_property
+    def phases(self) -> pd.DataFrame:
+        """Named parts of the engine's work by start: the columns of `schema.PHASES`."""
+        return self._table("phases", schema.PHASES, self._shards(layout.KIND_PHASES), self._read_phases)
+
+    @cached_property
     def frames(self) -> tuple[tuple[str, str], ...]:
         """(function, file) by the number that the analyzers know them by; foreign text."""
         return number_frames(self.stacks)[1]
@@ -123,6 +131,9 @@ class Recording:
 
     def _read_stacks(self, counts: Counter[str]) -> pd.DataFrame:
         return read_stacks(self.source, counts)
+
+    def _read_phases(self, counts: Counter[str]) -> pd.DataFrame:
+        return read_phases(self.source, counts)
 
     def _read_requests(self, counts: Counter[str]) -> pd.DataFrame:
         return read_requests(self.source, self.manifest.started_ns, self.manifest.ended_ns, counts)
@@ -182,13 +193,14 @@ class Recording:
             requests=self.requests,
             counters=self.counters,
             polls=self.polls,
+            named_phases=public_phases(self.phases) if len(self.phases) else None,
             usage=self.usage,
             recording_start_ns=start_ns,
             recording_end_ns=end_ns,
             finished=self.manifest.ended_ns is not None,
             profiled_steps=self.window_steps.steps,
-            pauses=pauses(self.windows),
             stacks=number_frames(self.stacks)[0] if len(self.stacks) else None,
+            pauses=pauses(self.windows),
             collectives=self.collectives,
             compiles=self._compiles,
             peaks=self._peaks(hardware),

@@ -12,7 +12,7 @@ import pandas as pd
 from spyreprof.recording import layout, schema
 from spyreprof.recording.rows import CollectiveRow, StepRow, SystemRow, UsageRow
 from spyreprof.recording.shards import find_shards, read_mixed_rows, read_rows
-from spyreprof.trace.annotations import StepWork, parse_step_name
+from spyreprof.trace.annotations import StepWork, parse_step_name, step_source
 
 if TYPE_CHECKING:
     from spyreprof.recording.processes import ProcessFacts
@@ -41,7 +41,7 @@ def frame(columns: tuple[schema.Column, ...], values: Mapping[str, Sequence[Any]
 
 def read_steps(source: Source, processes: Mapping[str, ProcessFacts], counts: Counter[str]) -> pd.DataFrame:
     """The step table, ordered by start. Rows that cannot be steps are dropped and counted."""
-    rows: list[tuple[int, int, str, StepWork, int, bool]] = []
+    rows: list[tuple[int, int, str, StepWork, int, bool, str]] = []
     for shard in find_shards(source, layout.KIND_STEPS):
         seen: set[int] = set()
         for row in read_rows(source, shard.name, StepRow, counts):
@@ -54,7 +54,7 @@ def read_steps(source: Source, processes: Mapping[str, ProcessFacts], counts: Co
                 counts[BACKWARD_STEPS] += 1
             else:
                 seen.add(row.t0)
-                rows.append((row.t0, row.t1, shard.writer, work, row.c, bool(row.p)))
+                rows.append((row.t0, row.t1, shard.writer, work, row.c, bool(row.p), step_source(row.n)))
     rows.sort(key=lambda row: (row[0], row[1], row[2]))
     works = [row[3] for row in rows]
     return frame(
@@ -64,7 +64,7 @@ def read_steps(source: Source, processes: Mapping[str, ProcessFacts], counts: Co
             "end_ns": [row[1] for row in rows],
             "writer": [row[2] for row in rows],
             "rank": [_rank(processes.get(row[2])) for row in rows],
-            "source": ["annotation"] * len(rows),
+            "source": [row[6] for row in rows],
             **{field: [getattr(work, field) for work in works] for field in StepWork._fields},
             "compiles": [row[4] for row in rows],
             "profiled": [row[5] for row in rows],

@@ -1,7 +1,8 @@
 """The names that serving engines give to their steps, and what such a name says.
 
-vLLM wraps each worker step in `record_function` with one of three spellings, SGLang with a fourth. A name
-counts only when it matches a spelling completely: `execute_tool_call` of some other program is not a step.
+vLLM wraps each worker step in `record_function` with one of three spellings, SGLang with a fourth; a fifth is our
+own, for steps that a program marks itself or that a hook of ours finds. A name counts only when it matches a spelling
+completely: `execute_tool_call` of some other program is not a step.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 StepPhase = Literal["prefill", "decode", "mixed"]
+StepSource = Literal["annotation", "api", "transformers"]
 
 
 class StepWork(NamedTuple):
@@ -46,6 +48,20 @@ _SGLANG = re.compile(
     rf"step\[(EXTEND|DECODE|MIXED) bs={_N}((?: (?:toks|[cg]|[cg]_(?:sq|sk|sqsq|sqsk))=\d{{1,20}}){{0,12}})\]"
 )
 
+_OWN = re.compile(
+    r"spyreprof_step\[by=(?P<by>api|generate)(?: ph=(?P<ph>prefill|decode|mixed))?"
+    r"(?: cr=(?P<cr>\d{1,12}))?(?: ct=(?P<ct>\d{1,12}))?(?: cs=(?P<cs>\d{1,20}))?(?: cqk=(?P<cqk>\d{1,20}))?"
+    r"(?: gr=(?P<gr>\d{1,12}))?(?: gt=(?P<gt>\d{1,12}))?(?: gs=(?P<gs>\d{1,20}))?\]"
+)
+_OWN_PREFIX = "spyreprof_step["
+
+
+def step_source(name: str) -> StepSource:
+    """Say what saw a step, by its name."""
+    if not name.startswith(_OWN_PREFIX):
+        return "annotation"
+    return "api" if name.startswith(_OWN_PREFIX + "by=api") else "transformers"
+
 
 def parse_step_name(name: str) -> StepWork | None:
     """Read a step name; None when it is not one."""
@@ -58,8 +74,10 @@ def parse_step_name(name: str) -> StepWork | None:
         return None
     if name.startswith("step["):
         match = _SGLANG.fullmatch(name)
-        if match:
-            return _sglang(match)
+        return _sglang(match) if match else None
+    if name.startswith(_OWN_PREFIX):
+        match = _OWN.fullmatch(name)
+        return _own(match) if match else None
     return None
 
 
@@ -91,6 +109,22 @@ def _sglang(match: re.Match[str]) -> StepWork:
         tokens = known.get("g_sq", batch)
         return StepWork(0, 0, 0, 0, batch, tokens, generation[2], _phase(0, batch))
     return StepWork(*context, *generation, "mixed")
+
+
+def _own(match: re.Match[str]) -> StepWork:
+    cr, ct, cs, cqk, gr, gt, gs = (_optional(match[key]) for key in ("cr", "ct", "cs", "cqk", "gr", "gt", "gs"))
+    phase: StepPhase | None = match["ph"]  # type: ignore[assignment]  # the pattern names no others
+    # By what the words mean, a decode step computes no prompt and a prefill step continues no text.
+    if phase == "decode" and not any((cr, ct, cs, cqk)):
+        cr = ct = cs = cqk = 0
+    if phase == "prefill" and not any((gr, gt, gs)):
+        gr = gt = gs = 0
+    counted = _phase(ct, gr) if ct is not None and gr is not None else None
+    return StepWork(cr, ct, cs, cqk, gr, gt, gs, counted or phase)
+
+
+def _optional(digits: str | None) -> int | None:
+    return _count(digits) if digits is not None else None
 
 
 def _count(digits: str) -> int | None:
