@@ -1,4 +1,4 @@
-"""Advice on the batch cap: min(KV capacity, latency target, demand), with its range, its price and its test."""
+"""Advice on a larger batch: min(KV capacity, latency target, demand), with its range, its price and its test."""
 
 from __future__ import annotations
 
@@ -24,14 +24,18 @@ if TYPE_CHECKING:
 WITHIN_TARGET = "a larger batch within the latency target"
 
 
+def usual_length(facts: Facts) -> float | None:
+    """Prompt and output tokens of a request, 90th percentile; None where the log lacks a length."""
+    if facts.log is None:
+        return None
+    length = float(np.percentile(facts.log.prompt_tokens + facts.log.output_tokens, 90))
+    return length if length > 0 else None  # NaN is not above
+
+
 def kv_fit(facts: Facts, rules: RuleBook) -> int | None:
     """Requests whose prompt and output fit the KV cache together, at the 90th percentile of observed lengths."""
-    settings, log = facts.settings, facts.log
-    if settings.kv_blocks is None or settings.block_size is None or log is None:
-        return None
-    length = float(np.percentile(log.prompt_tokens + log.output_tokens, 90))
-    # NaN when the log lacks a length
-    if not length > 0:
+    settings, length = facts.settings, usual_length(facts)
+    if settings.kv_blocks is None or settings.block_size is None or length is None:
         return None
     ratio = rules["SPY-QUE-001"].threshold("kv_fit_ratio")
     return math.floor(ratio * settings.kv_blocks * settings.block_size / length)
@@ -84,8 +88,8 @@ def batch_cap_advice(facts: Facts, targets: Targets, rules: RuleBook, book: Evid
         from_=current,
         to=to,
         from_origin="measured" if facts.settings.max_num_seqs else "estimated",
-        expected=(_throughput(facts, current, to, (now, then), rules), _QUEUE_TIME),
-        pays=(_price(current, to, now, then),),
+        expected=(throughput_change(facts, current, to, (now, then), rules), QUEUE_TIME),
+        pays=(latency_price(current, to, now, then),),
         preconditions=(
             f"the KV cache fits {fits} requests of the lengths seen here (90th percentile)",
             f"the value is set by the {binding} of {limits[binding]}; {others}",
@@ -159,7 +163,7 @@ def _closed_loop(arrival_ns: NDArray[np.int64], end_ns: NDArray[np.int64], sprea
     return bool(high - low <= spread * max(middle, 1.0))
 
 
-_QUEUE_TIME = ExpectedChange(
+QUEUE_TIME = ExpectedChange(
     metric="queue time", direction="down", note="multiplies any error of the step time, so no number is given"
 )
 
@@ -171,7 +175,7 @@ def _gain(facts: Facts, current: int, to: int, now_s: float, then_s: float) -> f
     return (prefill + decode) / max(prefill + shrunk, 1e-9) - 1.0
 
 
-def _throughput(
+def throughput_change(
     facts: Facts,
     current: int,
     to: int,
@@ -198,7 +202,8 @@ def _throughput(
     return ExpectedChange(metric="output tokens/s", direction="up", low=max(low, 0.0), high=high, note=note)
 
 
-def _price(current: int, to: int, now: StepPrediction | None, then: StepPrediction | None) -> ExpectedChange:
+def latency_price(current: int, to: int, now: StepPrediction | None, then: StepPrediction | None) -> ExpectedChange:
+    """What the larger batch costs each token of output."""
     if now is None or then is None:
         return ExpectedChange(
             metric="ITL",

@@ -86,9 +86,9 @@ def phase_bound(
         unlike: why the profiled steps do not speak for the phase, when that is why there is no profile.
 
     Returns:
-        "host" when most of the step passes outside device work; else the resource whose peak the matmul and
-        attention operators use highly while they use little of the other; "inefficient_kernel" when they use
-        neither; "undetermined" with the reason otherwise.
+        "host" when most of the step passes outside device work, even with all that the profiler added taken off; else
+        the resource whose peak the matmul and attention operators use highly while they use little of the other;
+        "inefficient_kernel" when they use neither; "undetermined" with the reason otherwise.
     """
     if profile is None or split is None:
         return Bound("undetermined", unlike or "no profiled step of this phase")
@@ -111,11 +111,11 @@ def phase_bound(
             evidence=tuple(cited),
         )
     if split.host >= rule.threshold("host_share"):
-        return Bound(
-            "host",
-            f"{format_share(split.host)} of step time passes outside device work",
-            evidence=tuple(cited),
-        )
+        outside = f"{format_share(split.host)} of step time passes outside device work"
+        if profile.usual_steps < rule.threshold("min_usual_ratio") * profile.steps:
+            reason = f"{outside}, but too few unprofiled steps are like these to tell what the profiler added"
+            return Bound("undetermined", reason, evidence=tuple(cited))
+        return Bound("host", outside, evidence=tuple(cited))
     if split.exposed_communication >= rule.threshold("host_share"):
         return Bound(
             "interconnect",
@@ -128,6 +128,9 @@ def phase_bound(
         return Bound("undetermined", missing, tuple(uses.values()), tuple(cited))
     compute, bandwidth = uses["compute"].use_ratio, uses["memory_bandwidth"].use_ratio
     resource, reason = _two_sided(compute, bandwidth, rules)
+    if resource == "inefficient_kernel" and split.host_high >= rule.threshold("host_share"):
+        resource = "undetermined"
+        reason += f"; up to {format_share(split.host_high)} of step time may be the host's, so kernels are not blamed"
     return Bound(
         resource,
         reason,

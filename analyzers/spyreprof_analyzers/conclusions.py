@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spyreprof_analyzers import compilation, host_gaps, host_stacks, load, phase_findings, queueing
+from spyreprof_analyzers import compilation, host_gaps, host_stacks, kv_cache, load, phase_findings, queueing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 FINDINGS: tuple[Callable[[Context], Finding | None], ...] = (
     load.load_limited,
-    queueing.held_back,
+    queueing.at_cap,
+    kv_cache.full,
+    kv_cache.recompute,
     phase_findings.prefill,
     phase_findings.decode,
     compilation.compiles,

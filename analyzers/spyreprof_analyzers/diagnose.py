@@ -28,6 +28,7 @@ from spyreprof_analyzers.engine_steps import (
 from spyreprof_analyzers.facts import Facts, flop_floor_ratio, shares_of, weight_floor_ratio
 from spyreprof_analyzers.gaps import requests_in_flight
 from spyreprof_analyzers.host_stacks import pid_of, process_stacks
+from spyreprof_analyzers.kv_pressure import preemptions, prefix_hit_ratio, usual_prompt_tokens
 from spyreprof_analyzers.phase_views import phase_views
 from spyreprof_analyzers.profile import StepSplit, phase_profile, step_split, unlike
 from spyreprof_analyzers.request_log import in_window, latencies, request_log, request_times, summarise
@@ -71,7 +72,7 @@ def diagnose(inputs: AnalysisInputs, rules: RuleBook, targets: Targets) -> Diagn
     window = steady_window(everything, inputs, rules)
     steps = _steps_of(everything, window, inputs)
     profiles = _profiles(inputs, steps, rules)
-    facts = _facts(inputs, steps, window, profiles, rules, book, writer)
+    facts = _facts(inputs, everything, window, profiles, rules, book, writer)
     verdict = decide(facts, rules, book)
     _open_questions(inputs, facts, book)
     return Diagnosis(
@@ -88,13 +89,14 @@ def diagnose(inputs: AnalysisInputs, rules: RuleBook, targets: Targets) -> Diagn
 
 def _facts(
     inputs: AnalysisInputs,
-    steps: EngineSteps,
+    everything: EngineSteps,
     window: SteadyWindow,
     profiles: _Profiles,
     rules: RuleBook,
     book: EvidenceBook,
     writer: str,
 ) -> Facts:
+    steps = _steps_of(everything, window, inputs)
     seen = gauges(inputs.counters, inputs.polls, inputs.recording_end_ns)
     in_span = seen.within(window) if seen is not None else None
     log = request_log(inputs.requests)
@@ -111,6 +113,8 @@ def _facts(
         for side in profiles.of
     }
     times = request_times(inputs.counters, log, window)
+    hit_ratio = prefix_hit_ratio(inputs.counters, window)
+    prompt_tokens = usual_prompt_tokens(log, inputs.counters, hit_ratio, window)
     finished = times.requests if times is not None else None
     median_step = int(np.median(steps.duration_ns)) if len(steps) else 0
     return Facts(
@@ -122,7 +126,7 @@ def _facts(
         shares=shares_of(wall, budget, steps),
         bounds=bounds,
         peaks=peaks,
-        admission=admission(steps, in_span, inputs.settings.max_num_seqs, rules) if in_span is not None else None,
+        admission=admission(steps, in_span, inputs.settings, prompt_tokens, rules) if in_span is not None else None,
         log=log,
         times=times,
         model=fit_step_model(steps, cycle_ns(steps, IDLE_GAP_STEPS * median_step), rules),
@@ -133,6 +137,8 @@ def _facts(
         flop_floor_ratio=flop_floor_ratio(steps, inputs.model, peaks, rules),
         idle_client_share=_idle_client_share(log, in_flight, window),
         requests_in_window=int(in_window(log, window).sum()) if log is not None else finished,
+        preemptions=preemptions(inputs.counters, everything, prompt_tokens, window),
+        prefix_hit_ratio=hit_ratio,
         engines=int(inputs.steps["writer"].nunique()),
         sampled=process_stacks(inputs.stacks, window.start_ns, window.end_ns, pid_of(writer)),
         overlap_share=wall.overlap_ns / max(int(steps.duration_ns.sum()), 1),

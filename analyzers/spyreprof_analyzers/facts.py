@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from spyreprof_analyzers.bounds import Bound, Peaks
     from spyreprof_analyzers.engine_steps import EngineSteps
     from spyreprof_analyzers.host_stacks import ProcessStacks
+    from spyreprof_analyzers.kv_pressure import Preemptions
     from spyreprof_analyzers.request_log import RequestLog, RequestTimes
     from spyreprof_analyzers.scheduler import Admission
     from spyreprof_analyzers.slope import StepModel
@@ -64,6 +65,7 @@ class Facts:
     `weight_floor_ratio`: time to read the weights once at the measured bandwidth, over the median decode step.
     `flop_floor_ratio`: time that the prompt tokens' matmuls need at the measured compute peak, over prefill time.
     `idle_client_share`: share of the window in which the request log shows no request in flight.
+    `prefix_hit_ratio`: prompt tokens found in the prefix cache over those looked up.
     Each is None where an input is missing.
     """
 
@@ -86,11 +88,20 @@ class Facts:
     flop_floor_ratio: float | None
     idle_client_share: float | None
     requests_in_window: int | None
+    preemptions: Preemptions | None
+    prefix_hit_ratio: float | None
     sampled: ProcessStacks | None
     engines: int
     overlap_share: float
     finished: bool
     device_kind: str | None
+
+    @property
+    def recompute_window_share(self) -> float | None:
+        """Share of the window that recomputing preempted requests took: their share of what prefills computed."""
+        if self.preemptions is None or self.preemptions.recomputed is None:
+            return None
+        return self.preemptions.recomputed.share * self.shares.prefill
 
 
 def mixed_prefill_ratio(steps: EngineSteps) -> float:

@@ -43,6 +43,7 @@ class PhaseProfile:
     steps: int
     step_ns: int
     kind_ns: dict[str, int]
+    kind_count: dict[str, int]
     roofline_ns: int
     usual_steps: int
     modelled_ratio: float
@@ -57,13 +58,18 @@ class PhaseProfile:
 
 @dataclass(frozen=True, slots=True)
 class StepSplit:
-    """Shares of a step's time, 0 to 1, summing to 1. `unassigned` belongs to no resource."""
+    """Shares of a step's time, 0 to 1, summing to 1. `unassigned` belongs to no resource.
+
+    `host` is the least that the host can have taken: all that the profiler added is taken off it. `host_high` is its
+    share if that fell on everything alike.
+    """
 
     device_compute: float
     exposed_communication: float
     exposed_copy: float
     host: float
     unassigned: float
+    host_high: float
 
     @property
     def assigned_ratio(self) -> float:
@@ -82,6 +88,7 @@ def phase_profile(steps: Iterable[ProfiledStep], unprofiled: EngineSteps) -> Pha
     if not chosen:
         return None
     kind_ns: dict[str, int] = {}
+    kind_count: dict[str, int] = {}
     roofline_ns = flops = moved = attention_bytes = usual_steps = excess_ns = modelled_ns = roofline_all_ns = 0
     for step in chosen:
         usual_ns = usual_step_ns(step, unprofiled)
@@ -91,6 +98,7 @@ def phase_profile(steps: Iterable[ProfiledStep], unprofiled: EngineSteps) -> Pha
             excess_ns += max(step.end_ns - step.start_ns - usual_ns, 0)
         for operator in step.operators:
             kind_ns[operator.kind] = kind_ns.get(operator.kind, 0) + operator.ns
+            kind_count[operator.kind] = kind_count.get(operator.kind, 0) + operator.count
             if operator.kind in ROOFLINE_KINDS:
                 roofline_ns += int(operator.ns_with_model * scale)
                 modelled_ns += operator.ns_with_model
@@ -103,6 +111,7 @@ def phase_profile(steps: Iterable[ProfiledStep], unprofiled: EngineSteps) -> Pha
         steps=len(chosen),
         step_ns=sum(step.end_ns - step.start_ns for step in chosen),
         kind_ns=kind_ns,
+        kind_count=kind_count,
         roofline_ns=roofline_ns,
         usual_steps=usual_steps,
         modelled_ratio=modelled_ns / roofline_all_ns if roofline_all_ns else 0.0,
@@ -149,24 +158,30 @@ def step_split(profile: PhaseProfile, dispatch_ns_per_operator: float | None) ->
         profile: sums of the phase.
         dispatch_ns_per_operator: measured cost of dispatching one operator; None counts only gaps as host.
 
-    What profiled steps took longer than their like is the profiler's doing, and is taken off the host share first,
-    where it falls.
+    Dispatch is paid once per operator and is no more than its time; views and allocations do nothing else, so that
+    such an operator counts as unassigned only for what it took beyond. What profiled steps took longer than their
+    like is the profiler's doing, and is taken off the host share first, where it falls.
     """
     if profile.device_busy_ns is not None:
         return _accelerator_split(profile)
+    dispatch = {
+        kind: min(profile.kind_count[kind] * (dispatch_ns_per_operator or 0.0), float(ns))
+        for kind, ns in profile.kind_ns.items()
+        if kind != "communication"
+    }
     communication = profile.kind_ns.get("communication", 0)
-    unassigned = profile.kind_ns.get("other", 0)
-    work = sum(profile.kind_ns.values()) - communication - unassigned
-    dispatch = min(profile.operators * (dispatch_ns_per_operator or 0.0), float(work))
-    host = profile.gap_ns + dispatch
+    unassigned = profile.kind_ns.get("other", 0) - dispatch.get("other", 0.0)
+    host = profile.gap_ns + sum(dispatch.values())
+    work = sum(profile.kind_ns.values()) + profile.gap_ns - host - communication - unassigned
     excess = min(float(profile.excess_ns), host)
     length = max(profile.step_ns - excess, 1.0)
     return StepSplit(
-        device_compute=(work - dispatch) / length,
+        device_compute=work / length,
         exposed_communication=communication / length,
         exposed_copy=0.0,
         host=(host - excess) / length,
         unassigned=unassigned / length,
+        host_high=host / max(profile.step_ns, 1.0),
     )
 
 
@@ -185,6 +200,7 @@ def _accelerator_split(profile: PhaseProfile) -> StepSplit:
         exposed_copy=copies * scale / length,
         host=(length - busy_in_step) / length,
         unassigned=0.0,
+        host_high=(profile.step_ns - min(busy, profile.step_ns)) / max(profile.step_ns, 1),
     )
 
 

@@ -1,4 +1,4 @@
-"""Findings about requests that wait: for a place in the batch, or for KV cache."""
+"""The finding that requests wait for a place in the batch."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ from spyreprof.findings import Finding
 from spyreprof.units import format_share
 from spyreprof_analyzers.advice import batch_cap_advice
 from spyreprof_analyzers.facts import cite_blocked
-from spyreprof_analyzers.witnesses import blocked_class
+from spyreprof_analyzers.witnesses import blocked_class, held_share
 
 if TYPE_CHECKING:
     from spyreprof_analyzers.context import Context
 
 
-def held_back(context: Context) -> Finding | None:
-    """Admission was held back by the batch cap or by the KV cache."""
+def at_cap(context: Context) -> Finding | None:
+    """Admission was held back by the batch cap."""
     facts, rules, book = context.facts, context.rules, context.book
-    kind, seen = blocked_class(facts, rules), facts.admission
-    if kind is None or seen is None:
+    seen, rule = facts.admission, rules["SPY-QUE-001"]
+    if seen is None or blocked_class(facts, rules) != "queue_bound":
         return None
-    rule = rules["SPY-QUE-001" if kind == "queue_bound" else "SPY-KVC-001"]
-    held = seen.at_cap_share if kind == "queue_bound" else seen.blocked_share
-    share = held * (facts.shares.prefill + facts.shares.decode)
+    share = held_share("queue_bound", facts, rules) * (facts.shares.prefill + facts.shares.decode)
     if share < rule.materiality_share:
         return None
     source = "gauges"
@@ -41,19 +39,13 @@ def held_back(context: Context) -> Finding | None:
     against = list(rule.false_positive_notes)
     if facts.bounds["decode"].use is None:
         against.append(f"whether a larger batch has room is not known: {facts.bounds['decode'].reason}")
-    advice = batch_cap_advice(facts, context.targets, rules, book) if kind == "queue_bound" else None
+    advice = batch_cap_advice(facts, context.targets, rules, book)
     kv_full = format_share(seen.kv_usage_p95 or 0.0)
-    if kind == "queue_bound":
-        text = (
-            f"For {format_share(share)} of the window requests waited (95th percentile {seen.waiting_p95:.0f}) while "
-            f"the batch stood at its cap of {seen.cap_requests}; the KV cache was {kv_full} "
-            "full (95th percentile)."
-        )
-    else:
-        text = (
-            f"For {format_share(share)} of the window requests waited (95th percentile {seen.waiting_p95:.0f}) with "
-            f"the KV cache {kv_full} full (95th percentile)."
-        )
+    text = (
+        f"For {format_share(share)} of the window requests waited (95th percentile {seen.waiting_p95:.0f}) while "
+        f"the batch stood at its cap of {seen.cap_requests}; the KV cache was {kv_full} "
+        "full (95th percentile)."
+    )
     return Finding(
         id=rule.id,
         rule_version=rule.version,

@@ -2,11 +2,13 @@
 
 An engine whose step had token budget left and which still admitted nobody was held back by its batch cap or by the
 KV cache. That is seen without knowing any setting: a step well under the largest step's tokens, while requests
-wait. The KV gauge then tells the two apart.
+wait. What is left of the KV cache then tells the two apart: where block counts and prompt lengths are known, it is
+full for a request that waits once a usual prompt no longer fits, whatever share of it that leaves.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from spyreprof.findings import SteadyWindow
+    from spyreprof.recording.schema import EngineSettings
     from spyreprof.rules import RuleBook
     from spyreprof_analyzers.engine_steps import EngineSteps
 
@@ -74,6 +77,10 @@ class Admission:
     Attributes:
         blocked_share: share of step time in steps that had token budget left while requests waited.
         at_cap_share: the part of it in which as many requests ran as the batch cap allows.
+        at_cap_with_room_share: the part of that in which the KV cache would have taken another request.
+        kv_full_share: the part of `blocked_share` in which it would not, and a known batch cap did not bind.
+        below_cap_share: the part of `blocked_share` in which a known batch cap did not bind.
+        prompt_blocks: KV blocks that a usual prompt needs; None where that is not known, and the gauge alone decides.
         cap_requests: the cap, or where it is not known the most requests that ran while others waited; None when
             none waited. `cap_is_known` tells the two apart.
         kv_usage_p95, waiting_p95, demand_p95: percentiles of the gauges; demand is running + waiting.
@@ -81,6 +88,10 @@ class Admission:
 
     blocked_share: float
     at_cap_share: float
+    at_cap_with_room_share: float
+    kv_full_share: float
+    below_cap_share: float
+    prompt_blocks: int | None
     cap_requests: int | None
     cap_is_known: bool
     kv_usage_p95: float | None
@@ -115,19 +126,22 @@ def gauges(counters: pd.DataFrame, polls: pd.DataFrame | None, end_ns: int) -> G
     )
 
 
-def admission(steps: EngineSteps, seen: Gauges, cap: int | None, rules: RuleBook) -> Admission | None:
+def admission(
+    steps: EngineSteps, seen: Gauges, settings: EngineSettings, prompt_tokens: float | None, rules: RuleBook
+) -> Admission | None:
     """Judge admission over the window's steps and gauge samples; None without either.
 
     Args:
         steps, seen: of the window.
-        cap: the batch cap in force, or None when it is not known; the largest number of running requests while
-            others waited then stands for it.
+        settings: in force. Where the batch cap is not known, the largest number of running requests while others
+            waited stands for it.
+        prompt_tokens: what a usual prompt must compute, or None when it is not known.
         rules: thresholds.
     """
     known = steps.where(steps.phase != UNKNOWN_PHASE)
     if len(known) == 0 or len(seen.time_ns) == 0 or np.isnan(seen.waiting).all():
         return None
-    rule = rules["SPY-QUE-001"]
+    rule, cap = rules["SPY-QUE-001"], settings.max_num_seqs
     tokens = known.context_tokens + known.generation_tokens
     had_budget = tokens < rule.threshold("token_budget_ratio") * tokens.max()
     middle = known.start_ns + known.duration_ns // 2
@@ -139,11 +153,21 @@ def admission(steps: EngineSteps, seen: Gauges, cap: int | None, rules: RuleBook
     running = np.fmax(in_step, _seen_at(seen, seen.running, middle))
     cap_requests = int(running[blocked].max()) if blocked.any() else None
     at_cap = blocked & (running >= rule.threshold("at_cap_ratio") * (cap or cap_requests or 1))
-    busy = max(int(known.duration_ns.sum()), 1)
+    below_cap = blocked & ~at_cap if cap is not None else blocked
+    need = _blocks(settings, prompt_tokens)
+    full, room = _kv_state(_seen_at(seen, seen.kv_usage_ratio, middle), settings.kv_blocks, need, rules)
+
+    def share(chosen: NDArray[np.bool_]) -> float:
+        return int(known.duration_ns[chosen].sum()) / max(int(known.duration_ns.sum()), 1)
+
     usage = seen.kv_usage_ratio[~np.isnan(seen.kv_usage_ratio)]
     return Admission(
-        blocked_share=int(known.duration_ns[blocked].sum()) / busy,
-        at_cap_share=int(known.duration_ns[at_cap].sum()) / busy,
+        blocked_share=share(blocked),
+        at_cap_share=share(at_cap),
+        at_cap_with_room_share=share(at_cap & room),
+        kv_full_share=share(below_cap & full),
+        below_cap_share=share(below_cap),
+        prompt_blocks=need,
         cap_requests=cap or cap_requests,
         cap_is_known=cap is not None,
         kv_usage_p95=float(np.percentile(usage, 95)) if len(usage) else None,
@@ -151,6 +175,25 @@ def admission(steps: EngineSteps, seen: Gauges, cap: int | None, rules: RuleBook
         running_p95=float(np.nanpercentile(seen.running, 95)),
         demand_p95=float(np.nanpercentile(seen.running + seen.waiting, 95)),
     )
+
+
+def _blocks(settings: EngineSettings, tokens: float | None) -> int | None:
+    """KV blocks that hold so many tokens; None where the blocks are not known."""
+    if settings.kv_blocks is None or not settings.block_size or tokens is None:
+        return None
+    return max(math.ceil(tokens / settings.block_size), 1)
+
+
+def _kv_state(
+    usage_ratio: NDArray[np.float64], kv_blocks: int | None, need: int | None, rules: RuleBook
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Whether the KV cache could not take another request, and whether it surely could; neither where unknown."""
+    rule = rules["SPY-QUE-001"]
+    full = usage_ratio >= rule.threshold("kv_full_usage")
+    if need is None or kv_blocks is None:
+        return full, usage_ratio < rule.threshold("max_kv_usage")
+    free = np.rint((1.0 - usage_ratio) * kv_blocks)
+    return full | (free < need), ~full & (free >= need)
 
 
 def _carried(values: pd.DataFrame, polls: pd.DataFrame | None, times: NDArray[np.int64]) -> NDArray[np.float64]:

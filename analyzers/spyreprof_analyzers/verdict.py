@@ -11,7 +11,9 @@ from spyreprof_analyzers.witnesses import (
     bound_class,
     device_trace_says,
     engine_says,
+    held_share,
     larger_side,
+    recompute_binds,
     witnesses,
 )
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from spyreprof.recording.schema import Peak
     from spyreprof.rules import RuleBook
     from spyreprof_analyzers.book import EvidenceBook
+    from spyreprof_analyzers.bounds import Bound
     from spyreprof_analyzers.facts import Facts
 
 HEADLINES: dict[str, str] = {
@@ -57,7 +60,7 @@ def decide(facts: Facts, rules: RuleBook, book: EvidenceBook) -> Verdict:
         primary=primary,
         confidence=confidence,
         secondary=_secondary(primary, facts, rules),
-        headline=f"{_headline(primary, facts)} ({format_share(_share(primary, facts))} of the window).",
+        headline=f"{_headline(primary, facts)} ({format_share(_share(primary, facts, rules))} of the window).",
         reason=reason,
         witnesses=views,
         confidence_reasons=reasons,
@@ -98,6 +101,18 @@ def _refusal(facts: Facts, rules: RuleBook) -> str | None:
     return None
 
 
+_BLOCKED: dict[str, str] = {
+    "kv_capacity_bound": "requests waited below the batch cap, with token budget left and the KV cache full",
+    "queue_bound": "requests waited with the batch at its cap, token budget left and room in the KV cache",
+}
+_PREEMPTED = "the KV cache ran out: running requests lost their blocks and were computed again"
+
+
+def _may_grow(bound: Bound, rules: RuleBook) -> bool:
+    """A batch whose matmuls use the compute peak gains nothing from growing."""
+    return bound.use is None or bound.use["compute"] < rules["SPY-GEN-003"].threshold("high_use")
+
+
 def _primary(facts: Facts, rules: RuleBook) -> tuple[BoundClass, str]:
     largest = facts.shares.largest()
     if largest == "no_load":
@@ -109,12 +124,8 @@ def _primary(facts: Facts, rules: RuleBook) -> tuple[BoundClass, str]:
     side = larger_side(facts)
     bound = facts.bounds[side]
     blocked = blocked_class(facts, rules)
-    if blocked == "kv_capacity_bound":
-        return blocked, "requests waited with token budget left and the KV cache nearly full"
-    # a batch whose matmuls use the compute peak gains nothing from growing
-    compute = bound.use["compute"] if bound.use is not None else 0.0
-    if blocked == "queue_bound" and compute < rules["SPY-GEN-003"].threshold("high_use"):
-        return blocked, "requests waited with the batch at its cap, token budget left and room in the KV cache"
+    if blocked is not None and (recompute_binds(facts, rules) or _may_grow(bound, rules)):
+        return blocked, _BLOCKED[blocked] if not recompute_binds(facts, rules) else _PREEMPTED
     if largest == "scheduler_gap":
         if facts.device_kind != "cpu":
             return "undetermined", "between the host's spans of two steps the device may still work on the first"
@@ -197,22 +208,27 @@ def _close_calls(primary: BoundClass, facts: Facts, rules: RuleBook) -> list[str
             calls.append("more than the measured peak was reached: the machine was busy when it was measured")
     if primary == "queue_bound" and facts.admission is not None:
         limit = rules["SPY-QUE-001"].threshold("blocked_share")
-        if facts.admission.at_cap_share < limit + close_shares:
+        if facts.admission.at_cap_with_room_share < limit + close_shares:
             calls.append("the share of held-back time is close to its threshold")
         if not facts.admission.cap_is_known:
             calls.append("the batch cap is inferred from what ran, not read from the engine")
+    if primary == "kv_capacity_bound" and not recompute_binds(facts, rules) and facts.admission is not None:
+        limit = rules["SPY-QUE-001"].threshold("blocked_share")
+        if facts.admission.kv_full_share < limit + close_shares:
+            calls.append("the share of time with a full KV cache is close to its threshold")
+        if not facts.admission.cap_is_known:
+            calls.append("the batch cap is not known and may bind too")
     return calls
 
 
-def _share(primary: BoundClass, facts: Facts) -> float:
+def _share(primary: BoundClass, facts: Facts, rules: RuleBook) -> float:
     if primary == "load_limited":
         return facts.shares.no_load
     if primary == "compile_bound":
         return facts.shares.compile
-    if primary in ("queue_bound", "kv_capacity_bound") and facts.admission is not None:
-        seen = facts.admission
-        held = seen.at_cap_share if primary == "queue_bound" else seen.blocked_share
-        return held * (facts.shares.prefill + facts.shares.decode)
+    if primary in ("queue_bound", "kv_capacity_bound"):
+        held = held_share(primary, facts, rules) * (facts.shares.prefill + facts.shares.decode)
+        return max(held, facts.recompute_window_share or 0.0) if primary == "kv_capacity_bound" else held
     if primary == "host_bound" and facts.shares.largest() == "scheduler_gap":
         return facts.shares.scheduler_gap
     return facts.shares.prefill if larger_side(facts) == "prefill" else facts.shares.decode

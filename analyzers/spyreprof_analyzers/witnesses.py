@@ -90,15 +90,39 @@ def requests_say(facts: Facts, rules: RuleBook) -> BoundClass | None:
 
 def blocked_class(facts: Facts, rules: RuleBook) -> BoundClass | None:
     """queue_bound or kv_capacity_bound when admission was held back for most of the time; else None."""
-    seen, rule = facts.admission, rules["SPY-QUE-001"]
-    enough = rule.threshold("blocked_share")
-    if seen is None or seen.blocked_share < enough or seen.kv_usage_p95 is None:
-        return None
-    if seen.kv_usage_p95 >= rule.threshold("kv_full_usage_p95"):
+    if recompute_binds(facts, rules):
         return "kv_capacity_bound"
-    if seen.kv_usage_p95 < rule.threshold("max_kv_usage_p95") and seen.at_cap_share >= enough:
-        return "queue_bound"
-    return None
+    seen, enough = facts.admission, rules["SPY-QUE-001"].threshold("blocked_share")
+    if seen is None:
+        return None
+    if seen.kv_full_share >= enough:
+        return "kv_capacity_bound"
+    return "queue_bound" if seen.at_cap_with_room_share >= enough else None
+
+
+def held_share(kind: BoundClass, facts: Facts, rules: RuleBook) -> float:
+    """Share of step time in which admission was held back for that reason."""
+    seen = facts.admission
+    if seen is None:
+        return 0.0
+    if kind == "queue_bound":
+        return seen.at_cap_with_room_share
+    return seen.below_cap_share if recompute_binds(facts, rules) else seen.kv_full_share
+
+
+def recompute_binds(facts: Facts, rules: RuleBook) -> bool:
+    """Do preemptions name the KV cache? Blocks ran out, so whoever waits below the cap waits for them.
+
+    A fifth of the window spent on recomputation names it even where nobody else waits.
+    """
+    seen, rule = facts.preemptions, rules["SPY-KVC-002"]
+    if seen is None or seen.recomputed is None or seen.count < rule.threshold("min_preemptions"):
+        return False
+    if seen.recomputed.low_share < rule.threshold("min_recomputed_share"):
+        return False
+    waits = facts.admission.below_cap_share if facts.admission is not None else 0.0
+    lost = facts.recompute_window_share or 0.0
+    return waits >= rules["SPY-QUE-001"].threshold("blocked_share") or lost >= rule.threshold("binding_window_share")
 
 
 def witnesses(primary: BoundClass, facts: Facts, rules: RuleBook, book: EvidenceBook) -> tuple[Witness, ...]:

@@ -1,8 +1,10 @@
 """A synthetic engine with known costs: a small replay that writes the tables analyzers read.
 
-Requests arrive, run under a batch cap and a token budget (decode first, then prompt chunks), and every step takes
-exactly `fixed + per_request * decodes + per_cached_token * their lengths + per_context_token * prompt tokens`
-nanoseconds, plus seeded noise where asked. What the analyzers should find is therefore known.
+Requests arrive, run under a batch cap and a token budget (decode first, then prompt chunks), and in a KV cache that
+either holds room for a request's output from the start or, when it runs out, preempts the youngest request, which is
+recomputed. Every step takes exactly `fixed + per_request * decodes + per_cached_token * their lengths +
+per_context_token * prompt tokens` nanoseconds, plus seeded noise where asked. What the analyzers should find is
+therefore known.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ class Engine:
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 64
     kv_tokens: int = 100_000
+    reserve_output: bool = True
     gap_ns: int = 100_000
     noise: float = 0.02
     seed: int = 0
@@ -55,13 +58,18 @@ class Request:
     output: int
     computed: int = 0
     made: int = 0
+    made_before_preemption: int = 0
     scheduled_ns: int | None = None
     first_token_ns: int | None = None
     end_ns: int | None = None
 
     @property
+    def to_prefill(self) -> int:
+        return self.prompt + self.made_before_preemption
+
+    @property
     def length(self) -> int:
-        return self.computed + self.made
+        return self.computed + self.made - self.made_before_preemption
 
 
 @dataclass
@@ -71,6 +79,8 @@ class Run:
     steps: list[dict[str, object]] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
     gauges: list[tuple[int, int, int, float]] = field(default_factory=list)
+    preempted_ns: list[int] = field(default_factory=list)
+    recomputed_tokens: int = 0
     end_ns: int = 0
 
 
@@ -111,24 +121,36 @@ def replay(engine: Engine, arrivals: list[Request]) -> Run:
             run.gauges.append((previous_end + MS, 0, 0, 0.0))
             continue
         budget = engine.max_num_batched_tokens
-        decodes = [r for r in running if r.computed == r.prompt]
+        decodes = [r for r in running if r.computed == r.to_prefill]
+        while not engine.reserve_output and sum(r.length for r in running) + len(decodes) > engine.kv_tokens:
+            victim = running.pop()
+            run.preempted_ns.append(now)
+            run.recomputed_tokens += victim.length
+            victim.computed, victim.made_before_preemption = 0, victim.made
+            waiting.insert(0, victim)
+            arrived = [r for r in waiting if 0 <= r.arrival_ns <= now]
+            decodes = [r for r in running if r.computed == r.to_prefill]
         budget -= len(decodes)
         chunks: list[tuple[Request, int]] = []
         for request in running:
-            if request.computed < request.prompt and budget > 0:
-                size = min(budget, request.prompt - request.computed)
+            if request.computed < request.to_prefill and budget > 0:
+                size = min(budget, request.to_prefill - request.computed)
                 chunks.append((request, size))
                 budget -= size
         for request in arrived:
             if len(running) >= engine.max_num_seqs or budget <= 0:
                 break
-            used = sum(r.prompt + r.output for r in running)
-            if used + request.prompt + request.output > engine.kv_tokens:
+            if engine.reserve_output:
+                used, needed = sum(r.prompt + r.output for r in running), request.prompt + request.output
+            else:
+                used, needed = sum(max(r.length, r.to_prefill) + 1 for r in running), request.to_prefill
+            if used + needed > engine.kv_tokens:
                 break
             waiting.remove(request)
             running.append(request)
-            request.scheduled_ns = now
-            size = min(budget, request.prompt)
+            if request.scheduled_ns is None:
+                request.scheduled_ns = now
+            size = min(budget, request.to_prefill)
             chunks.append((request, size))
             budget -= size
         context = sum(size for _, size in chunks)
@@ -160,8 +182,10 @@ def replay(engine: Engine, arrivals: list[Request]) -> Run:
         run.gauges.append((now, len(running), waits, usage))
         for request, size in chunks:
             request.computed += size
-            if request.computed == request.prompt:
-                request.made, request.first_token_ns = 1, end
+            if request.computed == request.to_prefill:
+                request.made += 1
+                if request.first_token_ns is None:
+                    request.first_token_ns = end
         for request in decodes:
             request.made += 1
         for request in [r for r in running if r.made >= r.output]:
@@ -227,6 +251,15 @@ def inputs(run: Run, engine: Engine, **changes: object) -> AnalysisInputs:
         count(r.end_ns, "vllm:request_prefill_time_seconds_sum", prefill / S)
         count(r.end_ns, "vllm:request_decode_time_seconds_sum", decode / S)
         count(r.end_ns, "vllm:e2e_request_latency_seconds_count", finished)
+    for name in ("num_preemptions", "prompt_tokens", "prefix_cache_queries", "prefix_cache_hits"):
+        count(0, f"vllm:{name}_total", 0)
+    for preemptions, time_ns in enumerate(run.preempted_ns, start=1):
+        count(time_ns, "vllm:num_preemptions_total", preemptions)
+    prompts = 0
+    for r in sorted(run.requests, key=lambda r: r.first_token_ns):
+        prompts += r.prompt
+        count(r.first_token_ns, "vllm:prompt_tokens_total", prompts)
+        count(r.first_token_ns, "vllm:prefix_cache_queries_total", prompts)
     counters.sort(key=lambda row: row["time_ns"])
     made = AnalysisInputs(
         steps=table(STEPS, steps),

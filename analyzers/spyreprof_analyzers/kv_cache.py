@@ -1,0 +1,183 @@
+"""Findings about the KV cache: it keeps requests out, or preempts them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from spyreprof.findings import Advice, ExpectedChange, Finding
+from spyreprof.units import format_share
+from spyreprof_analyzers.advice import QUEUE_TIME, kv_fit, latency_price, throughput_change, usual_length
+from spyreprof_analyzers.facts import cite_blocked
+from spyreprof_analyzers.prediction import predict_step
+from spyreprof_analyzers.witnesses import blocked_class, held_share
+
+if TYPE_CHECKING:
+    from spyreprof.rules import RuleBook
+    from spyreprof_analyzers.book import EvidenceBook
+    from spyreprof_analyzers.context import Context
+    from spyreprof_analyzers.facts import Facts
+    from spyreprof_analyzers.kv_pressure import Recomputed
+
+_OTHER_WAYS = "Shorter outputs, or fewer bytes per cached token, make room in the same way."
+
+
+def full(context: Context) -> Finding | None:
+    """Requests wait because the KV cache cannot take them."""
+    facts, rules, book = context.facts, context.rules, context.book
+    seen, rule = facts.admission, rules["SPY-KVC-001"]
+    if seen is None or blocked_class(facts, rules) != "kv_capacity_bound":
+        return None
+    held = held_share("kv_capacity_bound", facts, rules)
+    share = held * (facts.shares.prefill + facts.shares.decode)
+    if share < rule.materiality_share:
+        return None
+    source = "engine steps and gauges"
+    evidence = [
+        cite_blocked(seen, facts, book),
+        book.add("kv_cache.full_share", held, "ratio", "derived", n=len(facts.steps), source=source,
+                 method="the part of it below the batch cap in which the KV cache could not take another request"),
+        book.add("kv_cache.window_share", share, "ratio", "derived", n=len(facts.steps), source=source,
+                 method="the same steps over the window"),
+        book.add("queue.waiting_p95", seen.waiting_p95, "requests", "measured", source="gauges",
+                 method="95th percentile over time"),
+    ]  # fmt: skip
+    text = f"For {format_share(share)} of the window requests waited (95th percentile {seen.waiting_p95:.0f})"
+    if seen.kv_usage_p95 is not None:
+        evidence.append(
+            book.add("queue.kv_usage_p95", seen.kv_usage_p95, "ratio", "measured", source="gauges",
+                     method="95th percentile over time"),
+        )  # fmt: skip
+        text += f" with the KV cache {format_share(seen.kv_usage_p95)} full (95th percentile)"
+    if seen.prompt_blocks is not None:
+        evidence.append(
+            book.add("kv_cache.prompt_blocks", seen.prompt_blocks, "blocks", "derived", source="request lengths",
+                     method="KV blocks of a usual prompt, without what the prefix cache holds")
+        )  # fmt: skip
+        text += f"; a usual prompt needs {seen.prompt_blocks} of its {facts.settings.kv_blocks} blocks"
+    against = list(rule.false_positive_notes)
+    if not seen.cap_is_known:
+        against.append("the batch cap is not known, and may bind too")
+    advice = _more_blocks(facts, rules)
+    return Finding(
+        id=rule.id,
+        rule_version=rule.version,
+        severity="high" if share >= rule.threshold("high_severity_share") else "medium",
+        title=rule.title,
+        text=f"{text}. {_OTHER_WAYS}",
+        phase=None,
+        share=share,
+        evidence=tuple(evidence),
+        against=tuple(against),
+        advice=(advice,) if advice is not None else (),
+    )
+
+
+def recompute(context: Context) -> Finding | None:
+    """Preempted requests are computed again."""
+    facts, rules, book = context.facts, context.rules, context.book
+    seen, rule = facts.preemptions, rules["SPY-KVC-002"]
+    if seen is None or seen.count == 0:
+        return None
+    again, lost = seen.recomputed, facts.recompute_window_share
+    if again is None or lost is None:
+        if seen.count >= rule.threshold("min_preemptions"):
+            book.leave_open(
+                "what preemption costs",
+                "requests were preempted, but step rows and prompt counters do not show what was computed again",
+                "poll /metrics of the engine through the whole run",
+            )
+        return None
+    if seen.count < rule.threshold("min_preemptions") or lost < rule.materiality_share:
+        return None
+    if again.low_share < rule.threshold("min_recomputed_share"):
+        return None
+    advice = _smaller_batch(facts, lost, rules)
+    return Finding(
+        id=rule.id,
+        rule_version=rule.version,
+        severity=context.severity(lost, rule),
+        title=rule.title,
+        text=f"{seen.count} times a running request lost its KV blocks to others. About "
+        f"{format_share(again.share)} of the tokens that prefills computed had been computed before, which is "
+        f"{format_share(lost)} of the window.",
+        phase="prefill",
+        share=lost,
+        evidence=_cite_recomputed(seen.count, again, lost, book),
+        against=rule.false_positive_notes,
+        advice=(advice,) if advice is not None else (),
+    )
+
+
+def _cite_recomputed(count: int, again: Recomputed, lost: float, book: EvidenceBook) -> tuple[str, ...]:
+    return (
+        book.add("kv_cache.preemptions", count, "preemptions", "measured", source="/metrics counters",
+                 method="rise of vllm:num_preemptions over the window"),
+        book.add("kv_cache.recomputed_tokens", again.tokens, "tokens", "estimated", low=again.low, high=again.high,
+                 source="engine steps and /metrics counters",
+                 method="tokens that prefills computed, less prompts that got through prefill and were not cached"),
+        book.add("kv_cache.recomputed_share", again.share, "ratio", "estimated", source="engine steps and counters",
+                 method="recomputed tokens over all that prefills computed"),
+        book.add("kv_cache.recompute_window_share", lost, "ratio", "estimated", source="engine steps and counters",
+                 method="that share of prefill time, over the window"),
+    )  # fmt: skip
+
+
+def _more_blocks(facts: Facts, rules: RuleBook) -> Advice | None:
+    """KV blocks that hold all who asked for a place, up to the batch cap; None when that is no raise."""
+    seen, settings, length = facts.admission, facts.settings, usual_length(facts)
+    if seen is None or length is None or settings.kv_blocks is None or not settings.block_size:
+        return None
+    wanted = min(math.ceil(seen.demand_p95), settings.max_num_seqs or math.ceil(seen.demand_p95))
+    now = max(round(seen.running_p95), 1)
+    each = math.ceil(length / settings.block_size)
+    to = math.ceil(wanted * each / rules["SPY-QUE-001"].threshold("kv_fit_ratio"))
+    if to <= settings.kv_blocks or wanted <= now:
+        return None
+    before, after = predict_step(facts, now, rules), predict_step(facts, wanted, rules)
+    gain = throughput_change(facts, now, wanted, (before, after), rules)
+    growth = to / settings.kv_blocks
+    return Advice(
+        id="kv_blocks",
+        setting="KV cache blocks",
+        from_=settings.kv_blocks,
+        to=to,
+        from_origin="measured",
+        # where the larger batch is predicted to bring no more tokens, less waiting is all that is promised
+        expected=(gain, QUEUE_TIME) if gain.high is None or gain.high > 0 else (QUEUE_TIME,),
+        pays=(
+            ExpectedChange(metric="memory of the KV cache", direction="up", low=growth - 1.0, high=growth - 1.0,
+                           origin="derived", note="in proportion to its blocks"),
+            latency_price(now, wanted, before, after),
+        ),
+        preconditions=(
+            f"memory for {growth:.1f} times the present KV cache",
+            f"{wanted} requests of {each} blocks each: the 95th percentile of running + waiting, up to the batch cap",
+        ),
+        test_arguments=f"--num-gpu-blocks-override {to}",
+        refuted_if="requests wait as long as before",
+    )  # fmt: skip
+
+
+def _smaller_batch(facts: Facts, lost: float, rules: RuleBook) -> Advice | None:
+    """A cap that lets in only as many as the cache holds to their end; None where that is not known or no cut."""
+    cap, fits = facts.settings.max_num_seqs, kv_fit(facts, rules)
+    if cap is None or fits is None or not 1 <= fits < cap:
+        return None
+    return Advice(
+        id="max_num_seqs_to_fit",
+        setting="max_num_seqs",
+        from_=cap,
+        to=fits,
+        from_origin="measured",
+        expected=(
+            ExpectedChange(
+                metric="output tokens/s", direction="up", low=0.0, high=lost / max(1.0 - lost, 0.1),
+                note="at most what recomputation took; a smaller batch shares each step with fewer requests",
+            ),
+        ),
+        pays=(ExpectedChange(metric="queue time", direction="up", note="requests wait outside instead of inside"),),
+        preconditions=("more KV memory does the same without a smaller batch",),
+        test_arguments=f"--max-num-seqs {fits}",
+        refuted_if="vllm:num_preemptions still rises, or output tokens per second fall",
+    )  # fmt: skip

@@ -1,0 +1,130 @@
+"""What the engine's counters and step rows say of KV cache: what a request needs of it, and what preemption costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spyreprof.recording.counters import delta, series
+from spyreprof_analyzers.engine_steps import UNKNOWN_PHASE
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from spyreprof.findings import SteadyWindow
+    from spyreprof_analyzers.engine_steps import EngineSteps
+    from spyreprof_analyzers.request_log import RequestLog
+
+PREEMPTIONS = "vllm:num_preemptions"
+PROMPT_TOKENS = "vllm:prompt_tokens"
+PREFIX_QUERIES, PREFIX_HITS = "vllm:prefix_cache_queries", "vllm:prefix_cache_hits"
+PROMPT_LENGTH_SUM, PROMPT_LENGTH_COUNT = "vllm:request_prompt_tokens_sum", "vllm:request_prompt_tokens_count"
+
+# The head of the line is seldom a short one: short ones are admitted sooner.
+USUAL_PROMPT_PERCENTILE = 90
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputed:
+    """Prompt and output tokens that preempted requests computed again.
+
+    Attributes:
+        tokens: the estimate; `low` and `high` allow for requests in the middle of their prefill at either end.
+        context_tokens: all tokens that prefills computed in the same stretch.
+    """
+
+    tokens: int
+    low: int
+    high: int
+    context_tokens: int
+
+    @property
+    def share(self) -> float:
+        """Of the tokens that prefills computed."""
+        return self.tokens / max(self.context_tokens, 1)
+
+    @property
+    def low_share(self) -> float:
+        """The least share that the ends of the stretch allow."""
+        return self.low / max(self.context_tokens, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Preemptions:
+    """Preemptions in the window, and what they cost; `recomputed` is None where that cannot be told."""
+
+    count: int
+    recomputed: Recomputed | None
+
+
+def prefix_hit_ratio(counters: pd.DataFrame, window: SteadyWindow) -> float | None:
+    """Prompt tokens found in the prefix cache over those looked up; None where nothing was looked up."""
+    queries, hits = (
+        delta(counters, name, start_ns=window.start_ns, end_ns=window.end_ns) for name in (PREFIX_QUERIES, PREFIX_HITS)
+    )
+    return min(hits / queries, 1.0) if queries and hits is not None else None
+
+
+def usual_prompt_tokens(
+    log: RequestLog | None, counters: pd.DataFrame, hit_ratio: float | None, window: SteadyWindow
+) -> float | None:
+    """Tokens of a usual prompt that the cache does not hold yet.
+
+    The request log gives the 90th percentile of lengths; without it the engine's histogram gives their mean.
+    """
+    length: float | None = None
+    if log is not None and not np.isnan(log.prompt_tokens).all():
+        length = float(np.nanpercentile(log.prompt_tokens, USUAL_PROMPT_PERCENTILE))
+    else:
+        total, count = (
+            delta(counters, name, start_ns=window.start_ns, end_ns=window.end_ns)
+            for name in (PROMPT_LENGTH_SUM, PROMPT_LENGTH_COUNT)
+        )
+        length = total / count if total and count else None
+    return length * (1.0 - (hit_ratio or 0.0)) if length is not None else None
+
+
+def preemptions(
+    counters: pd.DataFrame, everything: EngineSteps, prompt_tokens: float | None, window: SteadyWindow
+) -> Preemptions | None:
+    """Count preemptions in the window and what they had computed again; None where the engine does not count them.
+
+    What prefills computed, less what the prompts that got through prefill held and the prefix cache did not, was
+    computed again. Both sides are taken over the same stretch: between two polls of the page.
+
+    Args:
+        counters: the counter table.
+        everything: all steps, those in profiler windows too.
+        prompt_tokens: length of a usual prompt, for the error at the ends of the stretch.
+        window: that is judged.
+    """
+    count = delta(counters, PREEMPTIONS, start_ns=window.start_ns, end_ns=window.end_ns)
+    if count is None:
+        return None
+    return Preemptions(round(count), _recomputed(counters, everything, prompt_tokens, window) if count else None)
+
+
+def _recomputed(
+    counters: pd.DataFrame, everything: EngineSteps, prompt_tokens: float | None, window: SteadyWindow
+) -> Recomputed | None:
+    prompts = series(counters, PROMPT_TOKENS)
+    if prompts.shape[1] != 1:
+        return None
+    polled = prompts.index.to_numpy(dtype=np.int64)
+    polled = polled[(polled >= window.start_ns) & (polled <= window.end_ns)]
+    if len(polled) < 2:
+        return None
+    first, last = int(polled[0]), int(polled[-1])
+    steps = everything.where((everything.end_ns > first) & (everything.end_ns <= last))
+    through = delta(counters, PROMPT_TOKENS, start_ns=first, end_ns=last)
+    if through is None or len(steps) == 0 or (steps.phase == UNKNOWN_PHASE).any():
+        return None
+    # without the counter of hits they are taken for computed, which makes what was computed again too small
+    found = delta(counters, PREFIX_HITS, start_ns=first, end_ns=last) or 0.0
+    context = int(steps.context_tokens.sum())
+    again = context - round(through - found)
+    largest_step = int(steps.context_tokens.max())
+    error = 2 * round(max(prompt_tokens or 0.0, largest_step) + largest_step)
+    return Recomputed(again, max(again - error, 0), max(again + error, 0), context) if again > 0 else None
