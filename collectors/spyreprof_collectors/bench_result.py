@@ -32,7 +32,7 @@ _SCALARS = frozenset(
     }
 )
 _STATISTIC = re.compile(r"(?:mean|median|std|p\d{1,3}(?:\.\d+)?)_(?:ttft|tpot|itl|e2el)_ms")
-_LISTS = frozenset({"input_lens", "output_lens", "ttfts", "start_times"})
+_LISTS = frozenset({"input_lens", "output_lens", "reasoning_lens", "ttfts", "start_times"})
 _NESTED_LISTS = frozenset({"itls"})
 
 

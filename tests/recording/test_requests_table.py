@@ -64,6 +64,13 @@ def test_lists_of_unequal_length_leave_gaps_rather_than_shift_requests(tmp_path:
     assert requests["output_tokens"].isna().tolist() == [False, False, True]
 
 
+def test_the_part_of_the_output_that_is_reasoning_is_kept_apart(tmp_path: Path) -> None:
+    requests = recorded(tmp_path, output_lens=[9, 9], reasoning_lens=[6, None]).requests
+    assert requests["output_tokens"].tolist() == [9, 9]
+    assert requests["reasoning_tokens"].iloc[0] == 6
+    assert requests["reasoning_tokens"].isna().tolist() == [False, True]
+
+
 def test_requests_are_sorted_by_arrival(tmp_path: Path) -> None:
     requests = recorded(tmp_path, input_lens=[1, 2, 3], start_times=[ARRIVAL_S + 2, ARRIVAL_S, ARRIVAL_S + 1]).requests
     assert requests["prompt_tokens"].tolist() == [2, 3, 1]
