@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import NoReturn
 
+# Output lengths of the second kind of request are drawn from 1 to this.
+LONGEST_INTERRUPT_OUTPUT = 2
+
 
 class Parser(argparse.ArgumentParser):
     """Does not print the whole usage for a mistake in one option."""

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from command_line import Parser, Span, not_negative, positive, positive_number, span
+from command_line import LONGEST_INTERRUPT_OUTPUT, Parser, Span, not_negative, positive, positive_number, span
 
 ANSWER_TIMEOUT_S = 600.0
 
@@ -36,6 +36,8 @@ class Outcome:
     token_times_s: list[float] = field(default_factory=list)
     end_s: float | None = None
     output_tokens: int = 0
+    reasoning_tokens: int | None = None
+    """What the server counted; None where it says nothing of them."""
     error: str = ""
 
     @property
@@ -57,17 +59,28 @@ class Outcome:
 
 
 @dataclass(frozen=True)
+class Ask:
+    """What one request asks for."""
+
+    prompt: list[int]
+    output_tokens: int
+    reasoning_tokens: int | None = None
+    """The part of the output that is thinking, without its two markers; None asks for none."""
+
+
+@dataclass(frozen=True)
 class Workload:
     """What is asked for, request by request."""
 
-    seed: int
+    seed: int | str
     prompt_tokens: Span
     output_tokens: Span
     shared_prefix_tokens: int
     vocab: int
+    reasoning_tokens: Span | None = None
 
-    def request(self, number: int) -> tuple[list[int], int]:
-        """Prompt and output length of a request: the same whoever sends it, and whenever."""
+    def request(self, number: int) -> Ask:
+        """A request: the same whoever sends it, and whenever."""
         random_numbers = random.Random(f"{self.seed}/request/{number}")
         length = random_numbers.randint(*self.prompt_tokens)
         output_tokens = random_numbers.randint(*self.output_tokens)
@@ -75,7 +88,8 @@ class Workload:
         own = random_numbers.choices(range(self.vocab), k=length)
         # At least the last token differs, else the requests would all be one.
         prefix = shared[: length - 1]
-        return prefix + own[len(prefix) :], output_tokens
+        reasoning_tokens = None if self.reasoning_tokens is None else random_numbers.randint(*self.reasoning_tokens)
+        return Ask(prefix + own[len(prefix) :], output_tokens, reasoning_tokens)
 
     def gap_s(self, number: int, request_rate: float) -> float:
         """Time between a request and the one before, for arrivals at random at a constant rate."""
@@ -108,18 +122,20 @@ class Client:
             time.sleep(0.1)
         return False
 
-    def complete(self, prompt: list[int], output_tokens: int) -> None:
+    def complete(self, ask: Ask) -> None:
         """Send one request and read its stream to the end."""
-        body = {
-            "prompt": prompt,
-            "max_tokens": output_tokens,
+        body: dict[str, Any] = {
+            "prompt": ask.prompt,
+            "max_tokens": ask.output_tokens,
             "temperature": 0,
             "ignore_eos": True,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
         connection = http.client.HTTPConnection(self.host, self.port, timeout=ANSWER_TIMEOUT_S)
-        outcome = Outcome(len(prompt), time.perf_counter())
+        if ask.reasoning_tokens is not None:
+            body["thinking_token_budget"] = ask.reasoning_tokens
+        outcome = Outcome(len(ask.prompt), time.perf_counter())
         try:
             connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
             response = connection.getresponse()
@@ -155,6 +171,8 @@ class Client:
                 outcome.token_times_s.append(now_s)
             if chunk.get("usage"):
                 outcome.output_tokens = chunk["usage"]["completion_tokens"]
+                details = chunk["usage"].get("completion_tokens_details") or {}
+                outcome.reasoning_tokens = details.get("reasoning_tokens")
 
 
 def run_closed(client: Client, workload: Workload, concurrency: int, load_seconds: float) -> None:
@@ -164,7 +182,7 @@ def run_closed(client: Client, workload: Workload, concurrency: int, load_second
 
     def one_client() -> None:
         while time.perf_counter() < deadline_s and not client.server_gone.is_set():
-            client.complete(*workload.request(next(numbers)))
+            client.complete(workload.request(next(numbers)))
 
     threads = [threading.Thread(target=one_client, daemon=True) for _ in range(concurrency)]
     for thread in threads:
@@ -182,10 +200,36 @@ def run_open(client: Client, workload: Workload, request_rate: float, load_secon
         due_s += workload.gap_s(number, request_rate)
         if due_s > load_seconds or client.server_gone.wait(max(0.0, start_s + due_s - time.perf_counter())):
             break
-        thread = threading.Thread(target=client.complete, args=workload.request(number), daemon=True)
+        thread = threading.Thread(target=client.complete, args=(workload.request(number),), daemon=True)
         thread.start()
         threads.append(thread)
     for thread in threads:
+        thread.join()
+
+
+def run_load(client: Client, options: argparse.Namespace) -> None:
+    """Send what the options ask for: one kind of request, or two beside each other."""
+    workload = Workload(
+        options.seed,
+        options.prompt_tokens,
+        options.output_tokens,
+        options.shared_prefix_tokens,
+        options.vocab,
+        options.reasoning_tokens,
+    )
+    interrupts: list[threading.Thread] = []
+    if options.interrupt_rate is not None:
+        short = Span((1, LONGEST_INTERRUPT_OUTPUT))
+        # Seeded apart, else both kinds would begin with the same tokens.
+        second = Workload(f"{options.seed}/interrupt", options.interrupt_prompt_tokens, short, 0, options.vocab)
+        arguments = (client, second, options.interrupt_rate, options.load_seconds)
+        interrupts.append(threading.Thread(target=run_open, args=arguments, daemon=True))
+        interrupts[0].start()
+    if options.concurrency is not None:
+        run_closed(client, workload, options.concurrency, options.load_seconds)
+    else:
+        run_open(client, workload, options.request_rate, options.load_seconds)
+    for thread in interrupts:
         thread.join()
 
 
@@ -211,6 +255,12 @@ def latency_fields(name: str, values_s: Sequence[float]) -> dict[str, float]:
     }
 
 
+def reasoning_lens(outcomes: Sequence[Outcome]) -> dict[str, list[int | None]]:
+    """Reasoning tokens of each request, None where the server gave none; no list where it never gave any."""
+    lens = [outcome.reasoning_tokens for outcome in outcomes]
+    return {} if all(length is None for length in lens) else {"reasoning_lens": lens}
+
+
 def result(options: argparse.Namespace, outcomes: Sequence[Outcome], start_s: float, end_s: float) -> dict[str, Any]:
     """The result file's content."""
     good = [outcome for outcome in outcomes if not outcome.error]
@@ -229,6 +279,7 @@ def result(options: argparse.Namespace, outcomes: Sequence[Outcome], start_s: fl
         "request_rate": "inf" if options.request_rate is None else options.request_rate,
         "burstiness": 1.0,
         "max_concurrency": options.concurrency,
+        **({} if options.interrupt_rate is None else {"interrupt_rate": options.interrupt_rate}),
         "seed": options.seed,
         "duration": duration_s,
         "completed": len(good),
@@ -240,6 +291,7 @@ def result(options: argparse.Namespace, outcomes: Sequence[Outcome], start_s: fl
         "total_token_throughput": (input_tokens + output_tokens) / duration_s,
         "input_lens": [outcome.prompt_tokens for outcome in outcomes],
         "output_lens": [outcome.output_tokens if not outcome.error else 0 for outcome in outcomes],
+        **reasoning_lens(outcomes),
         "ttfts": [outcome.ttft_s for outcome in outcomes],
         "itls": [outcome.itls_s for outcome in outcomes],
         "start_times": [outcome.start_s for outcome in outcomes],
@@ -274,13 +326,25 @@ def parse_options(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--output-tokens", type=span, default=Span((8, 16)), metavar="A:B")
     parser.add_argument("--shared-prefix-tokens", type=not_negative, default=0, metavar="N")
     parser.add_argument("--vocab", type=positive, default=256, metavar="N", help="prompts' tokens are below it")
+    parser.add_argument(
+        "--reasoning-tokens", type=span, metavar="A:B", help="ask for so much thinking, as part of the output"
+    )
+    parser.add_argument(
+        "--interrupt-prompt-tokens", type=span, metavar="A:B", help="a second kind of request, with hardly any output"
+    )
+    parser.add_argument(
+        "--interrupt-rate", type=positive_number, metavar="R", help="random arrivals of the second kind a second"
+    )
     arrivals = parser.add_mutually_exclusive_group(required=True)
     arrivals.add_argument("--concurrency", type=positive, metavar="N", help="closed loop: N requests in flight")
     arrivals.add_argument(
         "--request-rate", type=positive_number, metavar="R", help="open loop: R random arrivals a second"
     )
     parser.add_argument("--result", type=Path, default=Path("load-result.json"), metavar="FILE")
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    if (options.interrupt_prompt_tokens is None) != (options.interrupt_rate is None):
+        parser.error("--interrupt-prompt-tokens and --interrupt-rate go together")
+    return options
 
 
 def main() -> int:
@@ -290,18 +354,8 @@ def main() -> int:
     if not client.wait_until_healthy(options.wait_seconds):
         print(f"load_driver.py: {options.url}/health did not answer", file=sys.stderr)
         return 1
-    workload = Workload(
-        options.seed,
-        options.prompt_tokens,
-        options.output_tokens,
-        options.shared_prefix_tokens,
-        options.vocab,
-    )
     start_s = time.perf_counter()
-    if options.concurrency is not None:
-        run_closed(client, workload, options.concurrency, options.load_seconds)
-    else:
-        run_open(client, workload, options.request_rate, options.load_seconds)
+    run_load(client, options)
     outcomes = sorted(client.outcomes, key=lambda outcome: outcome.start_s)
     if all(outcome.error for outcome in outcomes):
         print(f"load_driver.py: none of {len(outcomes)} requests was answered", file=sys.stderr)

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from engine.options import parse_options
+from engine.options import TILE, parse_options
 from engine.server import FrontEnd
 
 if TYPE_CHECKING:
@@ -51,10 +51,12 @@ def build_engine(options: argparse.Namespace) -> Engine:
     torch.set_num_threads(options.threads)
     sizes = ModelConfig(options.layers, options.hidden, options.ffn, options.heads, options.kv_heads, options.vocab)
     model = build_decoder(sizes, options.seed)
+    if options.linear_layout == "tiled":
+        model.tile_linears(TILE)
     if options.compile:
         if options.compile_backend not in torch.compiler.list_backends(exclude_tags=()):
             raise UnusableError(f"torch has no compiler backend {options.compile_backend!r}")
-        model.compile_blocks(options.compile_backend)
+        model.compile_blocks(options.compile_backend, dynamic=options.compile_shapes == "dynamic")
     config = EngineConfig(
         options.max_num_seqs,
         options.max_num_batched_tokens,
@@ -92,6 +94,9 @@ class Load:
             "result",
         ):
             command.append(f"--{name.replace('_', '-')}={getattr(options, name)}")
+        for name in ("reasoning_tokens", "interrupt_prompt_tokens", "interrupt_rate"):
+            if getattr(options, name) is not None:
+                command.append(f"--{name.replace('_', '-')}={getattr(options, name)}")
         if options.concurrency is not None:
             command.append(f"--concurrency={options.concurrency}")
         else:

@@ -51,6 +51,11 @@ class EngineCounters:
     prompt_tokens: int = 0
     """Prompt lengths of the requests that got through prefill, cached tokens included."""
     generation_tokens: int = 0
+    prefill_seconds: float = 0.0
+    """Time of the steps that held prefills only, from scheduling to booking; so for the next two."""
+    decode_seconds: float = 0.0
+    mixed_seconds: float = 0.0
+    """Of the steps that held both."""
 
 
 class Engine:
@@ -125,6 +130,7 @@ class Engine:
     @torch.inference_mode()
     def step(self) -> bool:
         """Compute one step; False when there was nothing to compute."""
+        started_s = time.perf_counter()
         with self._state:
             self._drop_aborted()
             batch = self.scheduler.schedule()
@@ -134,7 +140,7 @@ class Engine:
         with record_function(batch.annotation()):
             sampled = self._compute(batch)
         with self._state:
-            self._book(batch, sampled)
+            self._book(batch, sampled, started_s)
         return True
 
     def _compute(self, batch: Batch) -> list[int]:
@@ -157,11 +163,19 @@ class Engine:
         # Greedy sampling: the tokens must not depend on how requests happened to be batched.
         return [int(token) for token in logits.argmax(dim=-1)]
 
-    def _book(self, batch: Batch, sampled: list[int]) -> None:
+    def _book(self, batch: Batch, sampled: list[int], started_s: float) -> None:
         now_s = time.perf_counter()
+        prefill_tokens = batch.count_tokens(is_context=True)
+        decode_tokens = batch.count_tokens(is_context=False)
         self.counters.steps += 1
-        self.counters.prefill_tokens += batch.count_tokens(is_context=True)
-        self.counters.decode_tokens += batch.count_tokens(is_context=False)
+        self.counters.prefill_tokens += prefill_tokens
+        self.counters.decode_tokens += decode_tokens
+        if prefill_tokens and decode_tokens:
+            self.counters.mixed_seconds += now_s - started_s
+        elif prefill_tokens:
+            self.counters.prefill_seconds += now_s - started_s
+        else:
+            self.counters.decode_seconds += now_s - started_s
         self.counters.generation_tokens += len(sampled)
         self.histograms.iteration_tokens.observe(batch.num_tokens)
         for request in self.scheduler.complete(batch, sampled):
@@ -210,7 +224,7 @@ class Engine:
 
     # What is shown
 
-    def totals(self) -> dict[str, int]:
+    def totals(self) -> dict[str, int | float]:
         """All counters, by name."""
         with self._state:
             return {

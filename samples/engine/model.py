@@ -48,6 +48,25 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
+class TiledLinear(nn.Module):
+    """The same product from weights stored in square tiles, as block-sparse formats store them, multiplied tile by
+    tile. Each product is so small that it reaches neither peak of any machine: what a layout costs without a kernel
+    that is made for it."""
+
+    def __init__(self, linear: nn.Linear, tile: int) -> None:
+        super().__init__()
+        self.tile = tile
+        # (outputs, inputs) to (output tiles, input tiles, tile inputs, tile outputs)
+        tiles = linear.weight.unflatten(0, (-1, tile)).unflatten(2, (-1, tile)).permute(0, 2, 3, 1)
+        self.weight = nn.Parameter(tiles.contiguous(), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(tokens, inputs) to (tokens, outputs)."""
+        rows = x.unflatten(1, (-1, self.tile)).transpose(0, 1).expand(len(self.weight), -1, -1, -1)
+        products = torch.bmm(rows.flatten(0, 1), self.weight.flatten(0, 1))
+        return products.unflatten(0, (len(self.weight), -1)).sum(1).transpose(0, 1).flatten(1)
+
+
 class Block(nn.Module):
     """One layer. Its two dense halves are what `--compile` compiles; attention between them stays eager, as
     its shapes change with every step and every request."""
@@ -108,11 +127,20 @@ class Decoder(nn.Module):
             x = block.after_attention(x, cache.attend(index, q, k, v, plan))
         return self.lm_head(self.norm(x[last_rows]))
 
-    def compile_blocks(self, backend: str) -> None:
-        """Compile the dense halves of every layer, for any number of tokens."""
+    def tile_linears(self, tile: int) -> None:
+        """Store every layer's matrices in tiles."""
+        for block in self.blocks:
+            for name in ("qkv", "attention_out", "gate_up", "down"):
+                setattr(block, name, TiledLinear(getattr(block, name), tile))
+
+    def compile_blocks(self, backend: str, dynamic: bool) -> None:
+        """Compile the dense halves of every layer: once for any number of tokens, or again for each number."""
+        if not dynamic:
+            # Dynamo gives up on a function after a few variants, as it must be a mistake. Here it is the point.
+            torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 1_000_000
         for block in self.blocks:
             for half in ("before_attention", "after_attention"):
-                compiled = torch.compile(getattr(block, half), backend=backend, dynamic=True, fullgraph=True)
+                compiled = torch.compile(getattr(block, half), backend=backend, dynamic=dynamic, fullgraph=True)
                 setattr(block, half, compiled)
 
 

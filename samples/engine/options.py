@@ -1,109 +1,29 @@
-"""Command line of `serve.py`, and the scenarios that give its options their defaults."""
+"""Command line of `serve.py`; the scenario gives the options their defaults."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
-from command_line import Parser, Span, not_negative, positive, positive_number, span
+from command_line import LONGEST_INTERRUPT_OUTPUT, Parser, not_negative, positive, positive_number, span
 
-from .server import SMALLEST_VOCAB
+from .scenarios import DEFAULT_SCENARIO, ENGINE_WITHOUT_LOAD, SCENARIOS
+from .vocabulary import SMALLEST_VOCAB
 
-
-@dataclass(frozen=True)
-class Scenario:
-    """An engine and a load for it, chosen so that one thing is the bottleneck.
-
-    Sizes assume one compute thread at 20 to 100 GFLOP/s and 8 to 30 GB/s: steps then take 0.02 to 0.4 s.
-    Lengths are in tokens, drawn evenly per request. A load with `concurrency` is closed: that many
-    clients, each of which sends its next request when its last one is done. Else requests arrive at random,
-    `request_rate` a second.
-    """
-
-    summary: str
-    layers: int
-    hidden: int
-    ffn: int
-    heads: int
-    kv_heads: int
-    max_num_seqs: int
-    prompt_tokens: Span
-    output_tokens: Span
-    concurrency: int | None = None
-    request_rate: float | None = None
-    vocab: int = 512
-    max_num_batched_tokens: int = 64
-    max_model_len: int = 1024
-    num_kv_blocks: int = 256
-    block_size: int = 16
-
-
-SCENARIOS = {
-    "prefill": Scenario(
-        summary="long prompts, hardly any output: arithmetic binds",
-        layers=2,
-        hidden=1536,
-        ffn=6144,
-        heads=12,
-        kv_heads=4,
-        max_num_seqs=8,
-        prompt_tokens=Span((192, 384)),
-        num_kv_blocks=512,
-        output_tokens=Span((1, 3)),
-        concurrency=1,
-    ),
-    "decode": Scenario(
-        summary="one request at a time, weights far larger than the last-level cache: reading them binds",
-        layers=2,
-        hidden=2304,
-        ffn=9216,
-        heads=18,
-        kv_heads=3,
-        max_num_seqs=8,
-        prompt_tokens=Span((8, 16)),
-        output_tokens=Span((12, 24)),
-        concurrency=1,
-    ),
-    "queue": Scenario(
-        summary="many clients, a batch cap of 4 and KV cache to spare: the cap binds",
-        layers=2,
-        hidden=1792,
-        ffn=7168,
-        heads=14,
-        kv_heads=2,
-        max_num_seqs=4,
-        prompt_tokens=Span((8, 16)),
-        output_tokens=Span((20, 40)),
-        concurrency=16,
-    ),
-    "healthy": Scenario(
-        summary="light load: the engine idles most of the time",
-        layers=2,
-        hidden=1536,
-        ffn=6144,
-        heads=12,
-        kv_heads=2,
-        max_num_seqs=8,
-        prompt_tokens=Span((16, 32)),
-        output_tokens=Span((6, 12)),
-        request_rate=0.8,
-    ),
-}
-DEFAULT_SCENARIO = "decode"
-# Without a load, the engine is as in the lightest scenario.
-ENGINE_WITHOUT_LOAD = "healthy"
+# Edge of the square blocks of a tiled weight.
+TILE = 8
 
 
 def _parser() -> argparse.ArgumentParser:
+    width = max(len(name) for name in SCENARIOS)
     parser = Parser(
         prog="serve.py",
         description="A small continuous-batching LLM engine with random weights. With a scenario it also "
         "starts a load driver, and ends when the load does.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="scenarios:\n"
-        + "\n".join(f"  {name:8} {scenario.summary}" for name, scenario in SCENARIOS.items())
+        + "\n".join(f"  {name:{width}} {scenario.summary}" for name, scenario in SCENARIOS.items())
         + "\n\nOptions that are not given come from the scenario.",
     )
     load = parser.add_argument_group("load")
@@ -132,10 +52,22 @@ def _parser() -> argparse.ArgumentParser:
     load.add_argument(
         "--shared-prefix-tokens",
         type=not_negative,
-        default=0,
         metavar="N",
-        help="the first N tokens of every prompt are the same; default 0",
+        help="the first N tokens of every prompt are the same",
     )
+    load.add_argument(
+        "--reasoning-tokens",
+        type=span,
+        metavar="A:B",
+        help="output tokens between <think> and </think>; they and both markers are part of --output-tokens",
+    )
+    load.add_argument(
+        "--interrupt-prompt-tokens",
+        type=span,
+        metavar="A:B",
+        help="prompt length of a second kind of request, with 1 or 2 output tokens, beside the others",
+    )
+    load.add_argument("--interrupt-rate", type=positive_number, metavar="R", help="they arrive at random, R a second")
     load.add_argument("--result", metavar="FILE", help="result file; default serve-bench-SCENARIO-seedSEED.json here")
 
     engine = parser.add_argument_group("engine")
@@ -144,9 +76,24 @@ def _parser() -> argparse.ArgumentParser:
     engine.add_argument("--max-model-len", type=positive, metavar="N", help="prompt and output of a request")
     engine.add_argument("--num-kv-blocks", type=positive, metavar="N", help="blocks of the KV cache")
     engine.add_argument("--block-size", type=positive, metavar="N", help="tokens in a block")
-    engine.add_argument("--no-prefix-caching", action="store_true", help="compute every prompt from its start")
-    engine.add_argument("--compile", action="store_true", help="torch.compile the dense parts of every layer")
-    engine.add_argument("--compile-backend", default="inductor", metavar="NAME", help="default: inductor")
+    # None: not given, so that the scenario decides.
+    engine.add_argument(
+        "--no-prefix-caching", action="store_true", default=None, help="compute every prompt from its start"
+    )
+    engine.add_argument(
+        "--linear-layout",
+        choices=["dense", "tiled"],
+        help="how layers' weights are stored; tiled: in blocks of 8 x 8, which are multiplied one by one",
+    )
+    engine.add_argument(
+        "--compile", action="store_true", default=None, help="torch.compile the dense parts of every layer"
+    )
+    engine.add_argument("--compile-backend", metavar="NAME", help="default: inductor")
+    engine.add_argument(
+        "--compile-shapes",
+        choices=["static", "dynamic"],
+        help="compile once for any number of tokens in a step, or again for each; default: dynamic",
+    )
     cpus = len(os.sched_getaffinity(0))
     engine.add_argument(
         "--threads",
@@ -193,13 +140,16 @@ def parse_options(argv: list[str] | None = None) -> argparse.Namespace:
 def _mistake(options: argparse.Namespace) -> str | None:
     """What is wrong with options that are right one by one."""
     longest = options.prompt_tokens[1] + options.output_tokens[1]
+    if options.interrupt_prompt_tokens is not None:
+        longest = max(longest, options.interrupt_prompt_tokens[1] + LONGEST_INTERRUPT_OUTPUT)
     capacity = options.num_kv_blocks * options.block_size
+    tiled_sizes = (options.hidden, options.ffn, options.hidden // options.heads * options.kv_heads)
     checks = (
         (options.hidden % (2 * options.heads) != 0, "--hidden must be a multiple of twice --heads"),
         (options.heads % options.kv_heads != 0, "--heads must be a multiple of --kv-heads"),
         (
             options.vocab < SMALLEST_VOCAB,
-            f"--vocab must be at least {SMALLEST_VOCAB}: all bytes and the end token",
+            f"--vocab must be at least {SMALLEST_VOCAB}: all bytes, the end token and the markers of thinking",
         ),
         (
             options.max_num_batched_tokens < options.max_num_seqs,
@@ -212,9 +162,20 @@ def _mistake(options: argparse.Namespace) -> str | None:
             f"--max-model-len {options.max_model_len}",
         ),
         (
+            options.linear_layout == "tiled" and any(size % TILE for size in tiled_sizes),
+            f"--linear-layout tiled needs --hidden, --ffn and the KV heads' size to be multiples of {TILE}",
+        ),
+        (
+            options.reasoning_tokens is not None and options.reasoning_tokens[1] + 3 > options.output_tokens[0],
+            "--reasoning-tokens must be at least 3 less than the shortest --output-tokens: two markers, one answer",
+        ),
+        (
+            (options.interrupt_prompt_tokens is None) != (options.interrupt_rate is None),
+            "--interrupt-prompt-tokens and --interrupt-rate go together",
+        ),
+        (
             options.scenario != "none" and longest > options.max_model_len,
-            f"--prompt-tokens and --output-tokens reach {longest} tokens, more than --max-model-len "
-            f"{options.max_model_len}",
+            f"a prompt and its output reach {longest} tokens, more than --max-model-len {options.max_model_len}",
         ),
         (
             options.scenario != "none" and not _can_hold(Path(options.result)),

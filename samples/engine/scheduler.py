@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .kv_cache import ROOT_HASH, BlockPool, hash_block
+from .vocabulary import END_THINK_TOKEN_ID, THINK_TOKEN_ID
 
 
 @dataclass(eq=False)
@@ -26,6 +27,8 @@ class Request:
     max_tokens: int
     eos_token_id: int | None = None
     """Ends the output when sampled; None generates `max_tokens` tokens whatever they are."""
+    num_thinking_tokens: int | None = None
+    """The output begins with so many tokens of thinking between their markers; None: with the answer."""
 
     token_ids: list[int] = field(init=False)
     """Prompt and output so far. The last one of a decode is sampled but not yet in the KV cache."""
@@ -36,6 +39,8 @@ class Request:
     block_hashes: list[bytes] = field(default_factory=list)
     num_remembered_blocks: int = 0
     num_preemptions: int = 0
+    num_lost_tokens: int = 0
+    """The first so many tokens were computed once, before a preemption took them."""
     finish_reason: str | None = None
     events: queue.SimpleQueue[tuple[int, str | None]] = field(default_factory=queue.SimpleQueue)
     """Output tokens for the front end, in order, each with the finish reason when it is the last."""
@@ -58,6 +63,20 @@ class Request:
     def output_token_ids(self) -> list[int]:
         """Tokens generated so far."""
         return self.token_ids[len(self.prompt_token_ids) :]
+
+    @property
+    def forced_token(self) -> int | None:
+        """The marker that is due next, whatever is sampled; None: what is sampled. A random model opens and closes
+        no thinking by itself; a trained one is held to its budget in the same way."""
+        if self.num_thinking_tokens is None:
+            return None
+        due = {0: THINK_TOKEN_ID, self.num_thinking_tokens + 1: END_THINK_TOKEN_ID}
+        return due.get(len(self.output_token_ids))
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """Output tokens between the markers so far, without them."""
+        return max(0, min(len(self.output_token_ids) - 1, self.num_thinking_tokens or 0))
 
     @property
     def in_prefill(self) -> bool:
@@ -86,6 +105,11 @@ class ScheduledRequest:
     def seq_len(self) -> int:
         """Tokens in the KV cache once the step is done; what the last query attends to."""
         return self.start + self.num_tokens
+
+    @property
+    def num_recomputed_tokens(self) -> int:
+        """Tokens of this part that were computed before, and lost to a preemption."""
+        return max(0, min(self.seq_len, self.request.num_lost_tokens) - self.start)
 
     @property
     def samples(self) -> bool:
@@ -133,6 +157,8 @@ class SchedulerCounters:
     """Totals since start. Prefix cache counts are tokens, and a preempted request is not counted twice."""
 
     preemptions: int = 0
+    recomputed_tokens: int = 0
+    """Prefill tokens that had been computed before a preemption."""
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
 
@@ -203,6 +229,7 @@ class Scheduler:
         """Take a request's blocks away. Its keys and values are recomputed later: on most hardware that is
         cheaper than moving them out and back, and blocks that survive in the prefix cache come for free."""
         self._release(request)
+        request.num_lost_tokens = max(request.num_lost_tokens, request.num_computed_tokens)
         request.num_computed_tokens = 0
         request.num_prefill_tokens = request.num_tokens
         request.num_preemptions += 1
@@ -249,10 +276,13 @@ class Scheduler:
         for part in batch.parts:
             request = part.request
             samples = part.samples
+            self.counters.recomputed_tokens += part.num_recomputed_tokens
             request.num_computed_tokens = part.seq_len
             self._remember_full_blocks(request)
             if samples:
                 token = next(tokens)
+                forced = request.forced_token
+                token = token if forced is None else forced
                 request.token_ids.append(token)
                 received.append(request)
                 if token == request.eos_token_id:

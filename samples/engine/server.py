@@ -15,13 +15,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 from .scheduler import Request
+from .vocabulary import EOS_TOKEN_ID, text_of
 
 if TYPE_CHECKING:
     from .core import Engine
 
-# The tokeniser: a token is a byte of UTF-8. One more token ends the output; what is above it has no text.
-EOS_TOKEN_ID = 256
-SMALLEST_VOCAB = EOS_TOKEN_ID + 1
 LARGEST_BODY_BYTES = 4_000_000
 
 
@@ -49,11 +47,15 @@ def parse_body(body: bytes, vocab: int) -> tuple[Request, dict[str, Any]]:
     max_tokens = fields.get("max_tokens", 16)
     if type(max_tokens) is not int or max_tokens < 1:
         raise BadRequestError("max_tokens must be a whole number, 1 or more")
+    thinking = fields.get("thinking_token_budget")
+    if thinking is not None and (type(thinking) is not int or thinking < 0):
+        raise BadRequestError("thinking_token_budget must be a whole number, 0 or more, or absent")
     if fields.get("temperature") not in (None, 0):
         raise BadRequestError("this engine samples greedily: temperature must be 0 or absent")
     eos_token_id = None if fields.get("ignore_eos") is True else EOS_TOKEN_ID
     request_id = f"cmpl-{next(_request_numbers)}"
-    return Request(request_id, parse_prompt(fields.get("prompt"), vocab), max_tokens, eos_token_id), fields
+    prompt = parse_prompt(fields.get("prompt"), vocab)
+    return Request(request_id, prompt, max_tokens, eos_token_id, thinking), fields
 
 
 _request_numbers = itertools.count()
@@ -175,12 +177,19 @@ class _Text:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def piece(self, token: int, is_last: bool) -> str:
-        return self._decoder.decode(bytes((token,)) if token < EOS_TOKEN_ID else b"", final=is_last)
+        return self._decoder.decode(text_of(token), final=is_last)
 
 
-def _usage(request: Request) -> dict[str, int]:
+def _usage(request: Request) -> dict[str, Any]:
     prompt, output = len(request.prompt_token_ids), len(request.output_token_ids)
-    return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+    usage: dict[str, Any] = {
+        "prompt_tokens": prompt,
+        "completion_tokens": output,
+        "total_tokens": prompt + output,
+    }
+    if request.num_thinking_tokens is not None:
+        usage["completion_tokens_details"] = {"reasoning_tokens": request.num_reasoning_tokens}
+    return usage
 
 
 class FrontEnd(ThreadingHTTPServer):

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from engine.options import SCENARIOS, parse_options
 
+SHARED_PREFIX = ("shared-prefix", "shared-prefix-uncached")
 TINY = [
     *("--layers", "2", "--hidden", "64", "--ffn", "128", "--heads", "4", "--kv-heads", "2"),
     *("--vocab", "300", "--threads", "1"),
@@ -37,10 +38,15 @@ def serve(folder: Path, samples: Path, *options: str) -> subprocess.CompletedPro
         (["--load-seconds", "0"], "--load-seconds"),
         (["--hidden", "100", "--heads", "7"], "--hidden must be a multiple"),
         (["--heads", "6", "--kv-heads", "4"], "--heads must be a multiple"),
-        (["--vocab", "256"], "--vocab must be at least 257"),
+        (["--vocab", "256"], "--vocab must be at least 259"),
         (["--max-num-batched-tokens", "2", "--max-num-seqs", "3"], "--max-num-batched-tokens must be"),
         (["--num-kv-blocks", "4"], "less than one request"),
         (["--prompt-tokens", "2000:3000"], "more than --max-model-len 1024"),
+        (["--interrupt-prompt-tokens", "1000:1023", "--interrupt-rate", "1"], "more than --max-model-len 1024"),
+        (["--interrupt-rate", "1"], "--interrupt-prompt-tokens and --interrupt-rate"),
+        (["--scenario", "reasoning", "--reasoning-tokens", "20:40"], "--reasoning-tokens must be at least 3 less"),
+        (["--linear-layout", "tiled", "--hidden", "100", "--heads", "5", "--kv-heads", "1"], "multiples of 8"),
+        (["--linear-layout", "sparse"], "--linear-layout"),
         (["--port", "99999"], "--port"),
         (["surplus"], "surplus"),
         (["--result", "no/such/folder/r.json"], "--result no/such/folder/r.json"),
@@ -72,10 +78,36 @@ def test_options_win_over_the_scenario_s() -> None:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_every_scenario_s_own_settings_are_valid_and_leave_kv_cache_to_spare(name: str) -> None:
+def test_the_kv_cache_is_short_where_the_scenario_says_so_and_nowhere_else(name: str) -> None:
     options = parse_options(["--scenario", name])
     longest = options.prompt_tokens[1] + options.output_tokens[1]
-    assert options.max_num_seqs * longest < 0.75 * options.num_kv_blocks * options.block_size
+    capacity = options.num_kv_blocks * options.block_size
+    if name in ("kv-capacity", "preemption"):
+        # There are more requests than fit, and the cap holds none of them back.
+        assert options.concurrency * longest > 2.5 * capacity
+        assert options.max_num_seqs > options.concurrency
+    else:
+        assert options.max_num_seqs * longest < 0.75 * capacity
+
+
+def test_a_request_for_kv_capacity_never_grows_out_of_its_first_block() -> None:
+    options = parse_options(["--scenario", "kv-capacity"])
+    assert options.prompt_tokens[1] + options.output_tokens[1] <= options.block_size
+
+
+def test_the_two_shared_prefix_scenarios_differ_in_caching_alone() -> None:
+    cached, uncached = (vars(parse_options(["--scenario", name])) for name in SHARED_PREFIX)
+    differ = {name for name in cached if cached[name] != uncached[name]}
+    assert differ == {"scenario", "summary", "result", "no_prefix_caching"}
+
+
+def test_switches_of_a_scenario_are_its_defaults_and_can_be_added_to_another() -> None:
+    compiled = parse_options(["--scenario", "compile"])
+    assert (compiled.compile, compiled.compile_backend, compiled.compile_shapes) == (True, "aot_eager", "static")
+    added = parse_options(["--scenario", "decode", "--compile", "--no-prefix-caching"])
+    assert (added.compile, added.compile_backend, added.compile_shapes) == (True, "inductor", "dynamic")
+    assert added.no_prefix_caching is True
+    assert parse_options([]).compile is False
 
 
 def test_a_port_in_use_is_one_sentence_and_exit_code_2(tmp_path: Path, samples_folder: Path) -> None:
@@ -124,6 +156,16 @@ def test_a_scenario_runs_from_start_to_end_and_its_result_adds_up(
     assert totals["decode_tokens"] == totals["generation_tokens"] - result["completed"]
     assert totals["prefix_cache_queries"] == result["total_input_tokens"]
     assert totals["steps"] <= totals["decode_tokens"] + result["completed"]
+    assert 0 < totals["prefill_seconds"] + totals["decode_seconds"] + totals["mixed_seconds"] < result["duration"]
+
+
+def test_thinking_is_counted_from_the_client_s_wish_to_the_result_file(tmp_path: Path, samples_folder: Path) -> None:
+    pytest.importorskip("torch")
+    ended = serve(tmp_path, samples_folder, "--scenario", "reasoning", "--load-seconds", "1", *TINY)
+    assert ended.returncode == 0, ended.stderr
+    result = json.loads((tmp_path / "serve-bench-reasoning-seed0.json").read_text())
+    assert all(24 <= thinking <= 34 for thinking in result["reasoning_lens"])
+    assert len(result["reasoning_lens"]) == result["completed"] > 1
 
 
 def test_an_unknown_compiler_backend_is_one_sentence(tmp_path: Path, samples_folder: Path) -> None:

@@ -51,13 +51,15 @@ def test_counters_are_the_tokens_that_were_asked_for() -> None:
     engine = tiny_engine(caching=False)
     texts = prompts(6, seed=2)
     generate(engine, texts, max_tokens=4)
-    assert engine.totals() == {
+    counts = {name: value for name, value in engine.totals().items() if not name.endswith("_seconds")}
+    assert counts == {
         "steps": engine.counters.steps,
         "prefill_tokens": sum(map(len, texts)),
         "decode_tokens": 6 * 3,
         "prompt_tokens": sum(map(len, texts)),
         "generation_tokens": 6 * 4,
         "preemptions": 0,
+        "recomputed_tokens": 0,
         "prefix_cache_queries": 0,
         "prefix_cache_hits": 0,
         "finished_requests": 6,
@@ -216,10 +218,45 @@ def test_histogram_buckets_are_cumulative_and_end_with_the_count() -> None:
 
 def test_compiled_layers_say_the_same() -> None:
     plain, compiled = tiny_engine(caching=False), tiny_engine(caching=False)
-    compiled.model.compile_blocks("aot_eager")
+    compiled.model.compile_blocks("aot_eager", dynamic=True)
     texts = prompts(3, seed=8)
     assert generate(compiled, texts, 5) == generate(plain, texts, 5)
     assert torch._dynamo.utils.counters["graph_break"] == {}
+
+
+def test_static_shapes_are_compiled_again_for_every_new_number_of_tokens() -> None:
+    plain, compiled = tiny_engine(caching=False), tiny_engine(caching=False)
+    torch._dynamo.utils.counters.clear()
+    with torch._dynamo.config.patch(recompile_limit=2, accumulated_recompile_limit=2):
+        compiled.model.compile_blocks("eager", dynamic=False)
+        texts = [[1] * length for length in (1, 2, 3, 5, 8)]
+        assert [generate(compiled, [text], 1) for text in texts] == [generate(plain, [text], 1) for text in texts]
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 2 * len(texts)
+
+
+def test_tiled_weights_are_the_same_weights() -> None:
+    plain, tiled = tiny_engine(), tiny_engine()
+    tiled.model.tile_linears(8)
+    texts = prompts(3, seed=8)
+    assert generate(tiled, texts, 5) == generate(plain, texts, 5)
+    assert not any(isinstance(part, torch.nn.Linear) for part in tiled.model.blocks.modules())
+
+
+def test_time_of_steps_is_kept_by_what_they_hold() -> None:
+    engine = tiny_engine(budget=8)
+    engine.submit(Request("old", [1, 2], 4))
+    engine.step()
+    counters = engine.counters
+    prefill_s = counters.prefill_seconds
+    assert prefill_s > 0
+    assert (counters.decode_seconds, counters.mixed_seconds) == (0, 0)
+    engine.step()
+    decode_s = counters.decode_seconds
+    assert decode_s > 0
+    engine.submit(Request("new", [3] * 5, 1))
+    engine.step()
+    assert counters.mixed_seconds > 0
+    assert (counters.prefill_seconds, counters.decode_seconds) == (prefill_s, decode_s)
 
 
 def test_weights_depend_on_the_seed_alone() -> None:

@@ -21,19 +21,28 @@ def test_requests_depend_on_seed_and_number_alone() -> None:
 
     assert [workload(1).request(n) for n in (4, 2)] == [workload(1).request(n) for n in (4, 2)]
     assert workload(1).request(4) != workload(2).request(4)
-    assert workload(1).request(4)[0] != workload(1).request(5)[0]
+    assert workload(1).request(4).prompt != workload(1).request(5).prompt
 
 
 def test_lengths_stay_within_their_spans_and_reach_both_ends() -> None:
     workload = Workload(0, Span((3, 6)), Span((1, 2)), shared_prefix_tokens=0, vocab=256)
     drawn = [workload.request(number) for number in range(200)]
-    assert {len(prompt) for prompt, _ in drawn} == {3, 4, 5, 6}
-    assert {output for _, output in drawn} == {1, 2}
+    assert {len(ask.prompt) for ask in drawn} == {3, 4, 5, 6}
+    assert {ask.output_tokens for ask in drawn} == {1, 2}
+    assert {ask.reasoning_tokens for ask in drawn} == {None}
+
+
+def test_asking_for_thinking_changes_neither_prompts_nor_output_lengths() -> None:
+    plain = Workload(3, Span((3, 9)), Span((20, 30)), shared_prefix_tokens=0, vocab=256)
+    thinking = Workload(3, Span((3, 9)), Span((20, 30)), 0, 256, reasoning_tokens=Span((4, 6)))
+    pairs = [(plain.request(number), thinking.request(number)) for number in range(50)]
+    assert all((a.prompt, a.output_tokens) == (b.prompt, b.output_tokens) for a, b in pairs)
+    assert {asked.reasoning_tokens for _, asked in pairs} == {4, 5, 6}
 
 
 def test_a_shared_prefix_is_shared_and_never_the_whole_prompt() -> None:
     workload = Workload(0, Span((10, 20)), Span((1, 1)), shared_prefix_tokens=15, vocab=256)
-    drawn = [workload.request(number)[0] for number in range(50)]
+    drawn = [workload.request(number).prompt for number in range(50)]
     longest = max(drawn, key=len)
     for prompt in drawn:
         common = min(15, len(prompt) - 1)
@@ -70,6 +79,37 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     write_atomically(target, {"a": 1})
     assert json.loads(target.read_text()) == {"a": 1}
     assert list(tmp_path.iterdir()) == [target]
+
+
+class _Thinking(BaseHTTPRequestHandler):
+    """Answers at once, and counts reasoning tokens for whoever asked for thinking, as much as was asked for."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send_response(200)
+        self.end_headers()
+        usage: dict[str, object] = {"completion_tokens": body["max_tokens"]}
+        if "thinking_token_budget" in body:
+            usage["completion_tokens_details"] = {"reasoning_tokens": body["thinking_token_budget"]}
+        for chunk in ({"choices": [{"text": "x"}]}, {"choices": [], "usage": usage}):
+            self.wfile.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def thinking_url() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Thinking)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
 
 
 class _Faulty(BaseHTTPRequestHandler):
@@ -127,6 +167,41 @@ def test_failed_requests_are_counted_and_leave_the_statistics_alone(
     assert result["total_output_tokens"] == 2 * result["completed"]
 
 
+def test_reasoning_tokens_of_each_request_are_those_of_its_usage(
+    tmp_path: Path, samples_folder: Path, thinking_url: str
+) -> None:
+    options = ("--url", thinking_url, "--concurrency", "1", "--load-seconds", "0.3", "--result", "r.json")
+    drive(tmp_path, samples_folder, *options, "--output-tokens", "9", "--reasoning-tokens", "2:4")
+    result = json.loads((tmp_path / "r.json").read_text())
+    workload = Workload(0, Span((16, 32)), Span((9, 9)), 0, 256, Span((2, 4)))
+    asked = [workload.request(number).reasoning_tokens for number in range(result["completed"])]
+    assert result["reasoning_lens"] == asked
+    drive(tmp_path, samples_folder, *options)
+    assert "reasoning_lens" not in json.loads((tmp_path / "r.json").read_text())
+
+
+def test_a_second_kind_of_request_arrives_at_random_beside_the_first(
+    tmp_path: Path, samples_folder: Path, thinking_url: str
+) -> None:
+    options = ["--url", thinking_url, "--concurrency", "1", "--load-seconds", "1", "--result", "r.json"]
+    options += ["--prompt-tokens", "5:9", "--output-tokens", "7"]
+    ended = drive(tmp_path, samples_folder, *options, "--interrupt-prompt-tokens", "40:50", "--interrupt-rate", "20")
+    assert ended.returncode == 0, ended.stderr
+    result = json.loads((tmp_path / "r.json").read_text())
+    second = Workload("0/interrupt", Span((40, 50)), Span((1, 2)), 0, 256)
+    kinds = [(prompt >= 40, output) for prompt, output in zip(result["input_lens"], result["output_lens"], strict=True)]
+    arrived = [prompt for prompt in result["input_lens"] if prompt >= 40]
+    assert arrived == [len(second.request(number).prompt) for number in range(len(arrived))]
+    assert {output for is_second, output in kinds if is_second} == {1, 2}
+    assert {output for is_second, output in kinds if not is_second} == {7}
+    due_s = 0.0
+    number = 0
+    while (due_s := due_s + second.gap_s(number, 20.0)) <= 1.0:
+        number += 1
+    assert len(arrived) == number
+    assert result["interrupt_rate"] == 20.0
+
+
 def test_a_server_that_nobody_runs_is_one_sentence(tmp_path: Path, samples_folder: Path) -> None:
     options = ("--url", "http://127.0.0.1:9", "--concurrency", "1", "--wait-seconds", "0.2")
     ended = drive(tmp_path, samples_folder, *options)
@@ -139,6 +214,11 @@ def test_a_wrong_option_of_the_driver_is_one_sentence(tmp_path: Path, samples_fo
     ended = drive(tmp_path, samples_folder, "--url", "http://127.0.0.1:9", "--concurrency", "0")
     assert (ended.returncode, len(ended.stderr.splitlines())) == (2, 1)
     assert "--concurrency" in ended.stderr
+    ended = drive(
+        tmp_path, samples_folder, "--url", "http://127.0.0.1:9", "--concurrency", "1", "--interrupt-rate", "1"
+    )
+    assert (ended.returncode, len(ended.stderr.splitlines())) == (2, 1)
+    assert "--interrupt-prompt-tokens" in ended.stderr
 
 
 def test_spans_print_as_they_are_written() -> None:

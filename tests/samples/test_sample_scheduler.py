@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from engine.kv_cache import BlockPool
 from engine.scheduler import Batch, Request, Scheduler
+from engine.vocabulary import END_THINK_TOKEN_ID, THINK_TOKEN_ID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -80,6 +81,30 @@ def test_when_blocks_run_out_the_youngest_is_preempted_and_recomputed_from_the_s
         pass
     # Prompt and the two tokens that it had generated are one prefill now.
     assert shape(step) == [("young", 0, 9, True)]
+    # The second of the two was not computed yet when the blocks went.
+    assert scheduler.counters.recomputed_tokens == 8
+
+
+def test_what_the_prefix_cache_kept_of_a_preempted_request_is_not_recomputed() -> None:
+    scheduler = make_scheduler(blocks=4, block_size=4)
+    scheduler.add(request("old", [1] * 7, max_tokens=6))
+    scheduler.add(request("young", [2] * 7, max_tokens=4))
+    while scheduler.has_work:
+        run_step(scheduler)
+    # Its last block went to the other request; the first one stayed.
+    assert (scheduler.counters.preemptions, scheduler.counters.recomputed_tokens) == (1, 4)
+
+
+def test_thinking_is_opened_at_once_and_closed_where_it_was_asked_to_end() -> None:
+    scheduler = make_scheduler()
+    thinker = Request("thinker", [1, 2], max_tokens=6, num_thinking_tokens=2)
+    scheduler.add(thinker)
+    counted = []
+    while scheduler.has_work:
+        run_step(scheduler, token=7)
+        counted.append(thinker.num_reasoning_tokens)
+    assert thinker.output_token_ids == [THINK_TOKEN_ID, 7, 7, END_THINK_TOKEN_ID, 7, 7]
+    assert counted == [0, 1, 2, 2, 2, 2]
 
 
 def test_a_preempted_request_goes_ahead_of_those_that_wait() -> None:

@@ -72,6 +72,32 @@ def test_a_stream_sends_one_event_per_token_then_usage_then_done(server: tuple[F
     assert usage["usage"] == {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
 
 
+def test_thinking_stands_between_its_markers_and_is_counted_in_the_usage(server: tuple[FrontEnd, Engine]) -> None:
+    front_end, _ = server
+    body = {
+        "prompt": [5, 6, 7],
+        "max_tokens": 9,
+        "thinking_token_budget": 4,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    _, content = ask(front_end, "POST", "/v1/completions", body)
+    lines = [line.removeprefix("data: ") for line in content.decode().split("\n\n") if line]
+    *chunks, usage = [json.loads(line) for line in lines[:-1]]
+    assert [chunk["choices"][0]["text"].endswith("<think>") for chunk in chunks].index(True) == 0
+    assert [chunk["choices"][0]["text"].endswith("</think>") for chunk in chunks].index(True) == 5
+    assert usage["usage"]["completion_tokens"] == len(chunks) == 9
+    assert usage["usage"]["completion_tokens_details"] == {"reasoning_tokens": 4}
+
+
+def test_thinking_that_the_token_limit_cuts_counts_as_far_as_it_came(server: tuple[FrontEnd, Engine]) -> None:
+    front_end, _ = server
+    body = {"prompt": [5], "max_tokens": 3, "thinking_token_budget": 50, "ignore_eos": True}
+    _, content = ask(front_end, "POST", "/v1/completions", body)
+    assert json.loads(content)["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2}
+
+
 def test_requests_at_the_same_time_all_get_their_own_tokens(server: tuple[FrontEnd, Engine]) -> None:
     front_end, engine = server
     texts = {number: chr(97 + number) * (number + 1) for number in range(8)}
@@ -116,6 +142,7 @@ def test_health_metrics_and_unknown_paths(server: tuple[FrontEnd, Engine]) -> No
         ({"prompt": "a", "max_tokens": "9"}, "max_tokens"),
         ({"prompt": "a", "max_tokens": 100_000}, "maximum model length is 512"),
         ({"prompt": "a", "temperature": 0.7}, "temperature"),
+        ({"prompt": "a", "thinking_token_budget": -1}, "thinking_token_budget"),
     ],
 )
 def test_a_client_s_mistake_is_told_to_the_client(server: tuple[FrontEnd, Engine], body: Any, reason: str) -> None:
