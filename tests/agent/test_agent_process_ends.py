@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from agent_program import run
+from agent_program import BOOT, run
 
 QUEUE_ROW = """
     import os, sys
@@ -70,6 +70,96 @@ def test_os_exit_keeps_its_code_and_the_rows_before_it(tmp_path: Path) -> None:
     assert ended.code == 7
     assert [row["module"] for row in ended.rows("model")] == ["last"]
     assert [row["how"] for row in ended.process_rows("close")] == ["os._exit"]
+
+
+@pytest.mark.parametrize(
+    ("call", "how"),
+    [
+        ("os.kill(os.getpid(), signal.SIGTERM)", "signal"),
+        ("os.kill(os.getpid(), 9)", "signal"),
+        ("os.killpg(os.getpgrp(), signal.SIGHUP)", "signal"),
+        ("signal.raise_signal(signal.SIGTERM)", "signal"),
+        ("os.abort()", "abort"),
+    ],
+)
+def test_a_process_that_ends_itself_by_a_signal_keeps_the_rows_before_it(tmp_path: Path, call: str, how: str) -> None:
+    own_group = "os.setpgid(0, 0); import signal; signal.signal(signal.SIGTERM, signal.SIG_DFL)"
+    bare = run(tmp_path, f"import os\n{own_group}\n{call}", agent=False)
+    ended = run(tmp_path, f"{QUEUE_ROW}\n    {own_group}\n    queue('last')\n    {call}")
+    assert ended.code == bare.code < 0
+    assert [row["module"] for row in ended.rows("model")] == ["last"]
+    assert [row["how"] for row in ended.process_rows("close")] == [how]
+
+
+def test_a_signal_module_that_was_there_before_us_is_followed_too(tmp_path: Path) -> None:
+    program = f"""
+    import signal, os
+    os.environ["SPYREPROF_DIR"] = {str(tmp_path / "run.spyreprof")!r}
+    from _spyreprof import install
+    install.install("late")
+    signal.raise_signal(signal.SIGTERM)
+    """
+    ended = run(tmp_path, program, agent=False, paths=(BOOT,))
+    assert ended.code == -15
+    assert [row["how"] for row in ended.process_rows("close")] == ["signal"]
+
+
+def test_signals_that_do_not_end_a_process_and_wrong_arguments_leave_no_row(tmp_path: Path) -> None:
+    program = """
+    import os, signal
+    caught = []
+    signal.signal(signal.SIGUSR1, lambda *_: caught.append(1))
+    os.kill(os.getpid(), 0)
+    os.kill(os.getpid(), signal.SIGCHLD)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    signal.raise_signal(signal.SIGUSR1)
+    for call, arguments in [(os.kill, ()), (os.kill, ([], [])), (signal.raise_signal, ("x",)), (os.killpg, (1,))]:
+        try:
+            call(*arguments)
+        except TypeError:
+            caught.append(2)
+    try:
+        signal.raise_signal(4711)
+    except (OSError, ValueError) as error:
+        caught.append(type(error).__name__)
+    print(caught)
+    """
+    bare = run(tmp_path, program, agent=False)
+    ended = run(tmp_path, program)
+    assert (ended.code, ended.stdout, ended.stderr) == (bare.code, bare.stdout, bare.stderr)
+    assert "[1, 1, 2, 2, 2, 2" in ended.stdout
+    assert [row["how"] for row in ended.process_rows("close")] == ["atexit"]
+    assert [row for row in ended.process_rows("hook") if row["state"] == "failed"] == []
+
+
+def test_a_signal_that_is_blocked_ends_nothing(tmp_path: Path) -> None:
+    program = f"""{QUEUE_ROW}
+    import signal
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    os.kill(os.getpid(), signal.SIGTERM)
+    queue("after")
+    """
+    ended = run(tmp_path, program)
+    assert ended.code == 0
+    assert [row["module"] for row in ended.rows("model")] == ["after"]
+    assert [row["how"] for row in ended.process_rows("close")] == ["signal", "atexit"]
+
+
+def test_what_we_wrap_can_be_sent_to_other_processes(tmp_path: Path) -> None:
+    program = """
+    import os, pickle, signal
+    from concurrent.futures import ProcessPoolExecutor
+    import multiprocessing
+    if __name__ == "__main__":
+        for call in (os._exit, os.execv, os.execve, os.abort, os.kill, os.killpg, signal.raise_signal):
+            assert pickle.loads(pickle.dumps(call)) is call
+        child = multiprocessing.get_context("spawn").Process(target=os._exit, args=(6,))
+        child.start()
+        child.join()
+        print(child.exitcode)
+    """
+    ended = run(tmp_path, program)
+    assert (ended.stdout, ended.stderr) == ("6\n", "")
 
 
 @pytest.mark.parametrize(
@@ -160,7 +250,8 @@ def test_rows_reach_the_disk_while_the_program_runs(tmp_path: Path) -> None:
         if os.path.exists(shard):
             break
         time.sleep(0.05)
-    os.kill(os.getpid(), 9)
+    import ctypes
+    ctypes.CDLL(None).kill(os.getpid(), 9)  # as if from outside
     """
     ended = run(tmp_path, program)
     assert ended.code == -9

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # built in; `signal` would cost every process its imports
 import atexit
 import os
 import sys
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
 KIND = "process"
 ANCHOR_INTERVAL_NS = 10_000_000_000
 REASON_LENGTH = 200
+# Signals whose default action ends no process; 0 only asks whether one is there.
+_HARMLESS = frozenset(
+    (
+        0, _signal.SIGCHLD, _signal.SIGCONT, _signal.SIGURG, _signal.SIGWINCH, _signal.SIGSTOP, _signal.SIGTSTP,
+        _signal.SIGTTIN, _signal.SIGTTOU,
+    )
+)  # fmt: skip
 
 _IMPLEMENTATIONS = {"cpython": "CPython", "pypy": "PyPy"}
 
@@ -113,9 +121,15 @@ class Process:
         """Follow forks, and flush at every end that Python can see."""
         atexit.register(self.close, "atexit")
         os.register_at_fork(before=self._fork_begins, after_in_child=self._forked)
-        self._wrap("_exit", self._exits)
-        self._wrap("execv", self._execs)
-        self._wrap("execve", self._execs)
+        self._wrap(os, "_exit", self._exits)
+        self._wrap(os, "execv", self._execs)
+        self._wrap(os, "execve", self._execs)
+        self._wrap(os, "abort", self._aborts)
+        self._wrap(os, "kill", self._kills)
+        self._wrap(os, "killpg", self._kills_group)
+        # `signal` takes what it offers from here when it is imported; who has it already, has it under its own name.
+        for module in filter(None, (_signal, sys.modules.get("signal"))):
+            self._wrap(module, "raise_signal", self._raises_signal)
 
     def _fork_begins(self) -> None:
         self._run(self.before_fork)
@@ -139,6 +153,34 @@ class Process:
             self._run(self.before_closing)
             self.note("exec")
 
+    def _aborts(self) -> None:
+        self._dies("abort")
+
+    # Tuples and not sets: what the program passes may have no hash.
+
+    def _kills(self, *arguments: Any) -> None:
+        if len(arguments) == 2 and arguments[0] in (0, os.getpid()):
+            self._raises_signal(arguments[1])
+
+    def _kills_group(self, *arguments: Any) -> None:
+        if len(arguments) == 2 and arguments[0] in (0, os.getpgrp()):
+            self._raises_signal(arguments[1])
+
+    def _raises_signal(self, *arguments: Any) -> None:
+        # Servers end like this: they clean up after a signal, and raise it again with its default action restored.
+        number = arguments[0] if arguments else None
+        if not isinstance(number, int) or number in _HARMLESS or number not in _signal.valid_signals():
+            return
+        handler = _signal.getsignal(number)
+        if handler is _signal.SIG_DFL or handler is None:
+            self._dies("signal")
+
+    def _dies(self, how: str) -> None:
+        """Write everything out; should the process survive, as with a signal that it blocks, it goes on as before."""
+        if not self._closed:
+            self._run(self.before_closing)
+            self.note("close", how=how)
+
     def _run(self, callbacks: Iterable[Callable[[], None]]) -> None:
         for callback in callbacks:
             try:
@@ -146,18 +188,20 @@ class Process:
             except Exception as error:
                 self.hook_failed("process", error)
 
-    def _wrap(self, name: str, before: Callable[..., None]) -> None:
-        original = getattr(os, name)
+    def _wrap(self, module: Any, name: str, before: Callable[..., None]) -> None:
+        original = getattr(module, name)
 
         def wrapper(*arguments: Any, **keywords: Any) -> Any:
             try:
                 before(*arguments, **keywords)
             except Exception as error:
-                self.hook_failed(f"os.{name}", error)
+                self.hook_failed(f"{module.__name__}.{name}", error)
             return original(*arguments, **keywords)
 
+        # Found under this module and name, it can be sent to another process, as `executor.submit(os._exit, 1)` does.
+        wrapper.__module__ = module.__name__
         wrapper.__name__ = name
         wrapper.__qualname__ = name
         wrapper.__doc__ = original.__doc__
         wrapper.__wrapped__ = original  # type: ignore[attr-defined]
-        setattr(os, name, wrapper)
+        setattr(module, name, wrapper)
