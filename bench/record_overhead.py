@@ -1,11 +1,21 @@
 """What recording costs the recorded program, per step.
 
-    python bench/record_overhead.py [--rounds 15] [--step-ms 50] [--json]
+    python bench/record_overhead.py [--rounds 15] [--step-ms 50] [--parts hook windows py-spy] [--json]
 
-Three parts. (a) The hook: the enter and exit of a step annotation with the agent and without, interleaved in one
-process, and the row that the flusher thread writes for it. (b) The claim: microseconds per step over a step time.
-(c) The ratio: step times of a small decode loop with and without the agent, interleaved, beside the ratio of the
-loop to itself. A ratio within that noise floor says nothing; the claim rests on (a).
+hook: (a) the enter and exit of a step annotation with the agent and without, interleaved in one process, and the row
+that the flusher thread writes for it. (b) The claim: microseconds per step over a step time. (c) The ratio: step times
+of a small decode loop with and without the agent, interleaved, beside the ratio of the loop to itself. (f) The same
+for a step marked with spyreprof_agent.step, and for a collective.
+
+windows: (d) what profiler windows cost, from the times that the agent records of them: the pauses of opening one and
+of closing and writing it, the slowdown of the steps inside, each per operator, and all of it spread over 1,000 steps.
+Beside it the time of the loop with windows over the one without, in processes that take turns.
+
+py-spy: (e) steps per second while `py-spy --nonblocking` samples the loop over those while it does not, in slices that
+take turns, and the processor time of py-spy itself.
+
+Whatever is compared stands beside the ratio of the loop to itself. A ratio within that noise floor says nothing; the
+claim rests on (a).
 
 Needs torch. The aim is at most 10 µs and 20 ns per scheduled request for each step.
 """
@@ -18,12 +28,15 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
-BOOT = Path(__file__).resolve().parents[1] / "collectors" / "spyreprof_collectors" / "agent" / "boot"
+import overhead_calls
+import overhead_py_spy
+import overhead_windows
+from overhead_loop import SIZES, compared, in_words, recording, rotated, step_function, step_name
+
+PARTS = ("hook", "windows", "py-spy")
 REQUESTS = (1, 16, 64)
 CALLS_PER_ROUND = 4000
 # What half a second of 50 ms steps leaves to be flushed.
@@ -31,7 +44,9 @@ ROWS_PER_FLUSH = 10
 FLUSHES_PER_ROUND = 20
 # A window that is always due and never opens: the dearest state that a step finds the agent in.
 NEVER = {"window": {"after_steps": 1_000_000_000}}
-LAYERS, WIDTH = 6, 512
+LOOP_STEPS = 100
+# Processes with windows, and slices with py-spy, for each so many rounds of the hook.
+ROUNDS_PER_PROCESS = 3
 AIM_US, AIM_PER_REQUEST_NS = 10.0, 20.0
 
 
@@ -42,12 +57,21 @@ def main() -> None:
     parser.add_argument("--step-ms", type=float, default=50.0, help="step time that the claim is made for")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what to measure; default: all")
     options = parser.parse_args()
     if options.measure:
         json.dump(measure(options.rounds), sys.stdout)
         return
-    result = measured(options.rounds)
-    result["claim"] = claim(result, options.step_ms)
+    result: dict[str, Any] = {"load_average_before": os.getloadavg()[0]}
+    if "hook" in options.parts:
+        result |= measured(options.rounds)
+        result["claim"] = claim(result, options.step_ms)
+    few = max(3, options.rounds // ROUNDS_PER_PROCESS)
+    if "windows" in options.parts:
+        result["windows"] = {size: overhead_windows.measured(size, few) for size in SIZES}
+    if "py-spy" in options.parts:
+        result["py_spy"] = overhead_py_spy.measured("small", few)
+    result["load_average"] = os.getloadavg()[0]
     if options.json:
         print(json.dumps(result, indent=2))
     else:
@@ -58,17 +82,10 @@ def measured(rounds: int) -> dict[str, Any]:
     """Run `measure` twice in processes with the agent: without a profiler window to wait for, and with one."""
     results = {}
     for name, agent_options in (("no window", {"window": None}), ("window pending", NEVER)):
-        with tempfile.TemporaryDirectory(prefix="spyreprof-bench-") as folder:
-            (Path(folder) / "shards").mkdir()
-            environment = {
-                **os.environ,
-                "PYTHONPATH": str(BOOT),
-                "SPYREPROF_DIR": folder,
-                "SPYREPROF_OPTIONS": json.dumps(agent_options),
-            }
+        with recording(agent_options) as (_, environment):
             command = [sys.executable, __file__, "--measure", "--rounds", str(rounds)]
             results[name] = json.loads(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
-    return {"states": results, "load_average": os.getloadavg()[0], "rounds": rounds}
+    return {"states": results, "rounds": rounds}
 
 
 def measure(rounds: int) -> dict[str, Any]:
@@ -84,6 +101,8 @@ def measure(rounds: int) -> dict[str, Any]:
         "hooks": hooks,
         "row_us": row_cost(rounds),
         "loop": loop_ratio(torch, switch, rounds),
+        "step_api": overhead_calls.step_api(rounds),
+        "collective": overhead_calls.collective(torch, rounds),
     }
 
 
@@ -98,14 +117,6 @@ class Switch:
     def set(self, hooked: bool) -> None:
         """Switch to the hooked methods, or to torch's own."""
         self.owner.__enter__, self.owner.__exit__ = self.hooked if hooked else self.bare
-
-
-def step_name(requests: int) -> str:
-    """A mixed step's name in vLLM's detailed grammar."""
-    return (
-        f"execute_{64 + requests}_context_1(sq64sk64sqsq4096sqsk4096)"
-        f"_generation_{requests}(sq{requests}sk{1000 * requests}sqsq{requests}sqsk{1000 * requests})"
-    )
 
 
 def hook_cost(torch: Any, switch: Switch, name: str, rounds: int) -> dict[str, float]:
@@ -149,43 +160,31 @@ def row_cost(rounds: int) -> dict[str, float]:
     return {"min_us": min(times), "median_us": statistics.median(times)}
 
 
-def loop_ratio(torch: Any, switch: Switch, rounds: int) -> dict[str, float]:
-    """Ratios of the step time of a small decode loop: with the agent over bare, and bare over bare."""
-    layers = [torch.randn(WIDTH, 4 * WIDTH) for _ in range(LAYERS)]
-    back = [torch.randn(4 * WIDTH, WIDTH) for _ in range(LAYERS)]
+def loop_ratio(torch: Any, switch: Switch, rounds: int) -> dict[str, Any]:
+    """The step time of a small decode loop: with the agent over bare, beside bare over bare."""
+    step = step_function(torch, SIZES["small"])
     name = step_name(16)
 
     def steps() -> float:
         start_ns = time.perf_counter_ns()
-        for _ in range(100):
+        for _ in range(LOOP_STEPS):
             with torch.profiler.record_function(name):
-                x = torch.ones(1, WIDTH)
-                for up, down in zip(layers, back, strict=True):
-                    x = torch.nn.functional.layer_norm(x + torch.relu(x @ up) @ down, (WIDTH,))
-        return (time.perf_counter_ns() - start_ns) / 100 / 1000
+                step()
+        return (time.perf_counter_ns() - start_ns) / LOOP_STEPS / 1000
 
     agent, noise, step_us = [], [], []
     with torch.inference_mode():
         steps()
         for number in range(rounds):
             times = {}
-            keys = ["bare", "agent", "bare_again"]
-            for key in keys[number % 3 :] + keys[: number % 3]:
+            for key in rotated(["bare", "agent", "bare_again"], number):
                 switch.set(key == "agent")
                 times[key] = steps()
             step_us.append(times["bare"])
             agent.append(times["agent"] / times["bare"])
             noise.append(times["bare_again"] / times["bare"])
     switch.set(True)
-    return {
-        "step_median_us": statistics.median(step_us),
-        "agent_median": statistics.median(agent),
-        "agent_min": min(agent),
-        "agent_max": max(agent),
-        "noise_median": statistics.median(noise),
-        "noise_min": min(noise),
-        "noise_max": max(noise),
-    }
+    return {"step_median_us": statistics.median(step_us), **compared(agent, noise)}
 
 
 def claim(result: dict[str, Any], step_ms: float) -> dict[str, float]:
@@ -211,7 +210,18 @@ def claim(result: dict[str, Any], step_ms: float) -> dict[str, float]:
 
 
 def print_tables(result: dict[str, Any]) -> None:
-    """Print the three parts."""
+    """Print the parts that were measured."""
+    if "states" in result:
+        print_hook(result)
+    for size, told in result.get("windows", {}).items():
+        overhead_windows.print_table(size, told)
+    if "py_spy" in result:
+        overhead_py_spy.print_table(result["py_spy"])
+    print(f"\nload average {result['load_average_before']:.2f} before, {result['load_average']:.2f} after")
+
+
+def print_hook(result: dict[str, Any]) -> None:
+    """Print what the agent's calls cost."""
     for state, values in result["states"].items():
         rounds = f"{result['rounds']} rounds of {CALLS_PER_ROUND}"
         print(f"\n(a) one annotation, {state}; µs, {rounds}, torch {values['torch']}")
@@ -234,12 +244,9 @@ def print_tables(result: dict[str, Any]) -> None:
     )
     for state, values in result["states"].items():
         loop = values["loop"]
-        print(
-            f"(c) {state}: step time with the agent over bare {loop['agent_median']:.3f} "
-            f"[{loop['agent_min']:.3f}, {loop['agent_max']:.3f}]; bare over bare {loop['noise_median']:.3f} "
-            f"[{loop['noise_min']:.3f}, {loop['noise_max']:.3f}]; a step takes {loop['step_median_us']:.0f} µs"
-        )
-    print(f"load average at the end: {result['load_average']:.2f}")
+        print(f"(c) {state}, a step of {loop['step_median_us']:.0f} µs with the agent over bare: {in_words(loop)}")
+    values = result["states"]["window pending"]
+    overhead_calls.print_table(values["step_api"], values["collective"])
 
 
 if __name__ == "__main__":
