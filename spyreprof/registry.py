@@ -45,6 +45,22 @@ def record(  # noqa: PLR0913 - the options of the verb
     )
 
 
+def attach(
+    *,
+    pid: int | None = None,
+    url: str | None = None,
+    duration_s: float | None = None,
+    out: Path | None = None,
+    py_spy_rate_hz: int = 50,
+    quiet: bool = False,
+) -> int:
+    """Watch a process, a metrics page, or both, from outside; the value is the exit code to leave with."""
+    from spyreprof_collectors.attach import AttachOptions
+    from spyreprof_collectors.attach import attach as run
+
+    return run(AttachOptions(pid, url, duration_s, out, py_spy_rate_hz, quiet))
+
+
 def capabilities(python: str | None = None, command: Sequence[str] = ()) -> list[Capability]:
     """What can be captured on this machine; `python` names the interpreter of the program, `command` the program."""
     from spyreprof_collectors.capabilities import capabilities

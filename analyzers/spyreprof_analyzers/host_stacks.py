@@ -179,7 +179,7 @@ def describe(seen: ProcessStacks | None, rules: RuleBook, book: EvidenceBook, of
         ]
     if seen.waits:
         named = [f"frame#{frame} ({format_share(share)} of the looks)" for frame, share in seen.waits]
-        text += f" It waited in {_listed(named)}."
+        text += f" It waited in or below {_listed(named)}."
     against = list(rule.false_positive_notes)
     if not seen.state_known:
         against.append("this Python does not tell which thread sleeps: sleep inside C code was counted as work")

@@ -61,7 +61,7 @@ class StepSplit:
     """Shares of a step's time, 0 to 1, summing to 1. `unassigned` belongs to no resource.
 
     `host` is the least that the host can have taken: all that the profiler added is taken off it. `host_high` is its
-    share if that fell on everything alike. `waiting_for_ranks` is exposed communication in which no data moves.
+    share if that fell on everything alike.
     """
 
     device_compute: float
@@ -70,7 +70,6 @@ class StepSplit:
     host: float
     unassigned: float
     host_high: float
-    waiting_for_ranks: float = 0.0
 
     @property
     def assigned_ratio(self) -> float:

@@ -180,7 +180,7 @@ def _confidence(
     if primary in _SEEN_BY_THE_TRACE and "device_trace" not in agree:
         lowering.append("no device trace confirms the resource")
     once = [peak for peak in facts.peaks.usable.values() if peak.resource in _ROOFLINE and not measured_twice(peak)]
-    if primary in _SEEN_BY_THE_TRACE and primary != "interconnect_bound" and once:
+    if primary in _SEEN_BY_THE_TRACE and once:
         lowering.append("the peaks were not measured both before and after the run")
     lowering.extend(_close_calls(primary, facts, rules))
     named = ", ".join(name.replace("_", " ") for name in agree) or "none"
@@ -238,7 +238,7 @@ def _secondary(primary: BoundClass, facts: Facts, rules: RuleBook) -> tuple[Boun
     """What else holds: the larger phase's bound behind a queue or light load, and low load behind decode."""
     found: list[BoundClass] = []
     if primary in ("queue_bound", "kv_capacity_bound", "load_limited"):
-        trace = device_trace_says(facts, rules)
+        trace = device_trace_says(facts)
         if trace is not None:
             found.append(trace)
     if primary == "decode_bandwidth_bound" and _never_waits(facts):

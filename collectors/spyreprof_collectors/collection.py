@@ -13,6 +13,7 @@ from spyreprof_collectors.metrics_poll import INTERVAL_S as METRICS_INTERVAL_S
 from spyreprof_collectors.metrics_poll import MetricsCollector
 from spyreprof_collectors.process import BEFORE_END_PATIENCE_S
 from spyreprof_collectors.py_spy import TICK_S, PySpyCollector
+from spyreprof_collectors.sampled_processes import StepProcesses
 from spyreprof_collectors.sampler import Sampler
 from spyreprof_collectors.shards import ShardWriter
 from spyreprof_collectors.usage import INTERVAL_S as USAGE_INTERVAL_S
@@ -35,7 +36,8 @@ class Collection:
         self._stacks_shard = ShardWriter(recording, layout.KIND_STACKS)
         self._py_spy: PySpyCollector | None = None
         if py_spy_rate_hz is not None:
-            self._py_spy = PySpyCollector(self._stacks_shard, recording, py_spy_rate_hz, os.getpid(), excluded)
+            self._step_processes = StepProcesses(recording, os.getpid())
+            self._py_spy = PySpyCollector(self._stacks_shard, self._step_processes, py_spy_rate_hz, excluded)
         self._usage_shard = ShardWriter(recording, layout.KIND_USAGE)
         self._metrics_shard = ShardWriter(recording, layout.KIND_METRICS)
         self._usage = UsageCollector(self._usage_shard, os.getpid(), excluded)
@@ -51,7 +53,7 @@ class Collection:
         for sampler in (self._usage_sampler, self._metrics_sampler):
             sampler.start()
         if self._py_spy is not None and self._stacks_sampler is not None:
-            self._py_spy.program_pid = program_pid
+            self._step_processes.begin(program_pid)
             self._stacks_sampler.start()
 
     def poll_before_end(self, patience_s: float) -> None:

@@ -58,6 +58,8 @@ class Manifest:
     duration_reached: bool = False
     # (k, of): which run of a repeated recording this is, counted from 1
     repeat: tuple[int, int] | None = None
+    # "record": the program was started by us; "attach": it, or its metrics page, was there before
+    mode: str = "record"
     collectors: list[CollectorState] = field(default_factory=list)
     processes: list[ProcessFacts] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -83,6 +85,7 @@ class Manifest:
                 "schema_version": layout.SCHEMA_VERSION,
                 "run_id": self.run_id,
                 "spyreprof_version": __version__,
+                "mode": self.mode,
                 "command": command_without_secrets(self.command, self.environment),
                 "created_epoch_ns": self.created_epoch_ns,
                 "started_ns": self.started_ns,

@@ -41,20 +41,20 @@ class Page:
     credentials: str | None = None
 
     @classmethod
-    def of_url(cls, url: str) -> Page:
-        """Parse what the user gave.
+    def of_url(cls, url: str, option: str = "--metrics-url") -> Page:
+        """Parse what the user gave with `option`.
 
         Raises:
             UserError: it is no http(s) URL.
         """
-        remedy = "Give it like this: --metrics-url http://127.0.0.1:8000/metrics"
+        remedy = f"Give it like this: {option} http://127.0.0.1:8000/metrics"
         try:
             parts = urlsplit(url)
             port = parts.port
         except ValueError as error:
-            raise UserError("--metrics-url is not a URL.", remedy) from error
+            raise UserError(f"{option} is not a URL.", remedy) from error
         if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise UserError(f"--metrics-url {redact_text(url)} is no http address.", remedy)
+            raise UserError(f"{option} {redact_text(url)} is no http address.", remedy)
         credentials = None
         if parts.username is not None:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"

@@ -12,17 +12,18 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from spyreprof.recording import layout
 from spyreprof.units import NS_PER_S
 from spyreprof_collectors.manifest import CollectorState
 from spyreprof_collectors.py_spy_trouble import INSTALL, MISSING, Trouble, explain
 from spyreprof_collectors.py_spy_window import Request, Window
-from spyreprof_collectors.shards import ShardWriter, read_rows, shard_paths
-from spyreprof_collectors.usage import read_stat
+from spyreprof_collectors.sampled_processes import is_alive
+from spyreprof_collectors.shards import ShardWriter
 
 TICK_S = 0.25
 DEFAULT_RATE_HZ = 50
@@ -33,12 +34,19 @@ RUNNING_WINDOW_S = 8
 SLEEPING_WINDOW_S = 2
 # Each py-spy takes 2 to 3 % of a core at 50 looks a second.
 MAX_PROCESSES = 4
-# Until then a server may still be loading its model, and the process that will run steps is not known.
-PATIENCE_FOR_STEPS_S = 10.0
 _FAILURES_IN_A_ROW = 3
 _INTERRUPT_PATIENCE_S = 2.0
 _VERSION_TIMEOUT_S = 10.0
-_MAX_GENERATIONS = 64
+
+
+class Processes(Protocol):
+    """Says which processes to sample."""
+
+    def ranked(self) -> Sequence[int]:
+        """Living processes, the most telling first."""
+
+    def python_of(self, pid: int) -> str | None:
+        """The version of a process's Python; None where unknown."""
 
 
 @dataclass
@@ -65,20 +73,16 @@ class PySpyCollector:
 
     Args:
         writer: the `stacks` shard.
-        recording: where the agent's shards tell which processes run steps.
+        processes: says which processes to sample.
         rate_hz: looks per second and process.
-        root_pid: the launcher; processes below it are the program's. None: `program_pid` is all there is.
         own_pids: filled with the process ids of py-spy, which are no part of the program.
-        program_pid: what to sample where no process reports steps; None until the program has started.
     """
 
     writer: ShardWriter
-    recording: Path
+    processes: Processes
     rate_hz: int
-    root_pid: int | None
     own_pids: set[int] = field(default_factory=set)
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
-    program_pid: int | None = None
     _targets: dict[int, Target] = field(default_factory=dict)
     _executable: str | None = None
     _version: str | None = None
@@ -156,7 +160,7 @@ class PySpyCollector:
             target.windows += 1
             target.failures_in_a_row = 0
             target.trouble = None
-        elif _is_alive(target.pid):
+        elif is_alive(target.pid):
             target.failures_in_a_row += 1
             target.trouble = self._trouble(target, window)
             target.next_ns = time.monotonic_ns() + NS_PER_S
@@ -165,61 +169,14 @@ class PySpyCollector:
     def _trouble(self, target: Target, window: Window) -> Trouble:
         if window.fault is not None:
             return Trouble(f"py-spy was ended: {window.fault}", None)
-        return explain(window.messages, target.pid, self._version, self._python_of(target.pid))
-
-    def _python_of(self, pid: int) -> str | None:
-        """The version that the agent reported from the process."""
-        for writer, path in shard_paths(self.recording, layout.KIND_PROCESS):
-            if writer.partition("-")[0] == str(pid):
-                for row in read_rows(path):
-                    if row.get("k") == "open":
-                        return str(row.get("python") or "") or None
-        return None
+        return explain(window.messages, target.pid, self._version, self.processes.python_of(target.pid))
 
     def _chosen(self) -> list[int]:
-        """The processes to sample now, at most MAX_PROCESSES: those with most step rows first."""
-        if self.root_pid is None:
-            return [self.program_pid] if self.program_pid is not None else []
-        sizes: dict[int, int] = {}
-        for pid, size in self._reporting(layout.KIND_STEPS):
-            sizes[pid] = sizes.get(pid, 0) + size
-        if sizes:
-            ranked = sorted(sizes, key=lambda pid: (-sizes[pid], pid))
-            # whoever is being sampled stays, so that ranks that take turns in front do not share the windows
-            ranked.sort(key=lambda pid: pid not in self._targets)
-            self._left_out = max(self._left_out, len(ranked) - MAX_PROCESSES)
-            return ranked[:MAX_PROCESSES]
-        if self._begun_ns is None or time.monotonic_ns() - self._begun_ns < PATIENCE_FOR_STEPS_S * NS_PER_S:
-            return []
-        # A wrapper that is no Python may stand before the program; the first process that has the agent is it.
-        reporting = sorted(pid for pid, _ in self._reporting(layout.KIND_PROCESS))
-        if reporting:
-            return [self.program_pid] if self.program_pid in reporting else reporting[:1]
-        return [self.program_pid] if self.program_pid is not None and _is_alive(self.program_pid) else []
-
-    def _reporting(self, kind: str) -> list[tuple[int, int]]:
-        """(process id, bytes) of the living processes of the program that have a shard of this kind."""
-        found = []
-        for writer, path in shard_paths(self.recording, kind):
-            pid_text = writer.partition("-")[0]
-            if not pid_text.isdigit() or not self._is_ours(int(pid_text)):
-                continue
-            try:
-                found.append((int(pid_text), path.stat().st_size))
-            except OSError:
-                continue
-        return found
-
-    def _is_ours(self, pid: int) -> bool:
-        """Whether a living process is below the launcher: inside another container the number is a stranger's."""
-        if not _is_alive(pid):
-            return False
-        for _ in range(_MAX_GENERATIONS):
-            stat = read_stat(Path("/proc", str(pid), "stat"))
-            if stat is None or stat.ppid == self.root_pid:
-                return stat is not None
-            pid = stat.ppid
-        return False
+        """The processes to sample now. Whoever is being sampled stays, so that ranks that take turns do not share."""
+        ranked = list(self.processes.ranked())
+        ranked.sort(key=lambda pid: pid not in self._targets)
+        self._left_out = max(self._left_out, len(ranked) - MAX_PROCESSES)
+        return ranked[:MAX_PROCESSES]
 
 
 def find(search_path: str | None = None, interpreter: str | None = None) -> str | None:
@@ -248,8 +205,3 @@ def version(executable: str) -> str | None:
     words = done.stdout[:200].decode("ascii", "replace").split()
     said = words[1] if len(words) == 2 else ""
     return said if said[:1].isdigit() and len(said) <= 20 and said.replace(".", "").isalnum() else None
-
-
-def _is_alive(pid: int) -> bool:
-    stat = read_stat(Path("/proc", str(pid), "stat"))
-    return stat is not None and stat.state not in {"Z", "X"}

@@ -40,13 +40,22 @@ class Stat:
 class UsageCollector:
     """Walks the tree of processes below the launcher, orphans that it adopted included.
 
+    Args:
+        writer: the `usage` shard.
+        root_pid: the launcher, or the process that we attached to.
+        excluded: process ids below it that are no part of the program.
+        with_root: the root is a part of the program itself.
+
     Attributes:
         observers: given the processes of each sample.
     """
 
-    def __init__(self, writer: ShardWriter, root_pid: int, excluded: Collection[int] = ()) -> None:
+    def __init__(
+        self, writer: ShardWriter, root_pid: int, excluded: Collection[int] = (), *, with_root: bool = False
+    ) -> None:
         self._writer = writer
         self._root = root_pid
+        self._with_root = with_root
         # Not copied: helpers of ours come and go while the program runs.
         self._excluded = excluded
         self._strangers: set[int] = set()
@@ -110,7 +119,7 @@ class UsageCollector:
         members = [
             stat
             for pid, stat in sorted(stats.items())
-            if belongs[pid] and pid != self._root and stat.state not in {"Z", "X"}
+            if belongs[pid] and (pid != self._root or self._with_root) and stat.state not in {"Z", "X"}
         ]
         self._known.update(stat.pid for stat in members)
         return members

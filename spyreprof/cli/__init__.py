@@ -28,6 +28,7 @@ class Verb(NamedTuple):
 
 VERBS: tuple[Verb, ...] = (
     Verb("record", "spyreprof.cli.record", passes_arguments_on=True),
+    Verb("attach", "spyreprof.cli.attach"),
     Verb("report", "spyreprof.cli.report"),
     Verb("doctor", "spyreprof.cli.doctor", passes_arguments_on=True),
     Verb("demo", "spyreprof.cli.demo"),

@@ -79,6 +79,7 @@ class Manifest(msgspec.Struct, frozen=True):
     schema_version: int
     run_id: str | None = None
     spyreprof_version: str | None = None
+    mode: Literal["record", "attach"] = "record"
     command: list[str] = []
     created_epoch_ns: int | None = None
     started_ns: int | None = None

@@ -70,7 +70,7 @@ def read_stacks(source: Source, counts: Counter[str]) -> pd.DataFrame:
         for row in read_rows(source, shard.name, StacksRow, counts):
             if row.t1 >= row.t0:
                 rows.extend(_rows_of(row))
-    rows.sort(key=lambda row: (row[0], row[2]))  # type: ignore[arg-type, return-value]
+    rows.sort(key=lambda row: (row[0], row[2]))
     names = [column.name for column in schema.STACKS]
     return table_of(schema.STACKS, {name: [row[i] for row in rows] for i, name in enumerate(names)})
 
