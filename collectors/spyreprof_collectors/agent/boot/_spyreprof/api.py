@@ -33,8 +33,6 @@ _COUNTS = (
     ("generation_tokens", MAX_COUNT),
     ("generation_seq_len_sum", MAX_SUM),
 )
-# A program that never says that a request finished must not fill the memory with them.
-_MAX_OPEN_REQUESTS = 65_536
 
 
 def install(agent: Agent, module: Any) -> None:
@@ -71,12 +69,10 @@ class Recorder:
         self._process = agent.process
         self._module = module
         self._phases = agent.writer.buffer("phases")
-        self._finished = agent.writer.buffer("requests")
+        self._requests = agent.requests
         self._wake = agent.writer.wake
-        self._open: dict[int, dict[str, object]] = {}
         self._told: set[str] = set()
-        agent.process.before_closing.append(self._program_ends)
-        agent.process.after_fork_in_child.append(self._forked)
+        agent.process.after_fork_in_child.append(self._told.clear)
 
     @_fails_open
     def begin_step(self, phase: Any, counts: tuple[Any, ...], left_open: Any) -> OpenStep | None:
@@ -90,7 +86,7 @@ class Recorder:
             phase = None
         known = [
             value if value is None or (type(value) is int and 0 <= value <= limit) else self._number(value, name, limit)
-            for value, (name, limit) in zip(counts, _COUNTS)  # noqa: B905 - Python 3.9 may import this
+            for value, (name, limit) in zip(counts, _COUNTS, strict=True)
         ]
         return self.steps.begin(step_name("api", phase, known), annotate=True)
 
@@ -120,45 +116,32 @@ class Recorder:
             self.steps.end(opened)
 
     @_fails_open
-    def begin_request(self, prompt_tokens: Any, cached_tokens: Any) -> dict[str, object]:
+    def begin_request(self, prompt_tokens: Any, cached_tokens: Any) -> dict[str, Any]:
         """A request arrived; the result goes to the other calls about it."""
-        row: dict[str, object] = {
-            "k": "request",
-            "t0": monotonic_ns(),
-            "ts": None,
-            "tf": None,
-            "t1": None,
-            "prompt": self._number(prompt_tokens, "prompt_tokens"),
-            "cached": self._number(cached_tokens, "cached_tokens"),
-            "output": None,
-            "reasoning": None,
-            "reason": None,
-        }
-        if len(self._open) >= _MAX_OPEN_REQUESTS:
-            self._tell("too many requests are open: the oldest are recorded without an end")
-            self._write(self._open.pop(next(iter(self._open))))
-        self._open[id(row)] = row
-        return row
+        self._requests.marked = True
+        prompt = self._number(prompt_tokens, "prompt_tokens")
+        return self._requests.begin(prompt, self._number(cached_tokens, "cached_tokens"))
 
     @_fails_open
-    def mark_request(self, row: Any, moment: str) -> None:
+    def mark_request(self, row: Any, moment: Any) -> None:
         """Set the time of a moment, the first time."""
-        if row is not None and row[moment] is None:
-            row[moment] = monotonic_ns()
+        if row is not None:
+            self._requests.mark(row, moment)
 
     @_fails_open
     def end_request(self, row: Any, output_tokens: Any, cached_tokens: Any, reasoning_tokens: Any, reason: Any) -> None:
         """A request ended: its row is complete."""
-        if row is None or self._open.pop(id(row), None) is None:
+        if row is None:
             return
-        row["t1"] = monotonic_ns()
-        row["output"] = self._number(output_tokens, "output_tokens")
-        if cached_tokens is not None:
-            row["cached"] = self._number(cached_tokens, "cached_tokens")
-        row["reasoning"] = self._number(reasoning_tokens, "reasoning_tokens")
         if reason is not None:
-            row["reason"] = reason if type(reason) is str and reason in REASONS else "other"
-        self._write(row)
+            reason = reason if type(reason) is str and reason in REASONS else "other"
+        self._requests.end(
+            row,
+            output=self._number(output_tokens, "output_tokens"),
+            cached=self._number(cached_tokens, "cached_tokens"),
+            reasoning=self._number(reasoning_tokens, "reasoning_tokens"),
+            reason=reason,
+        )
 
     def fail(self, error: Exception) -> None:
         """Record nothing more of the API, and say why."""
@@ -185,17 +168,3 @@ class Recorder:
         if reason not in self._told:
             self._told.add(reason)
             self._process.hook(USE, "failed", reason)
-
-    def _write(self, row: dict[str, object]) -> None:
-        self._finished.append(row)
-        self._wake()
-
-    def _program_ends(self) -> None:
-        for row in list(self._open.values()):
-            self._finished.append(row)
-        self._open.clear()
-
-    def _forked(self) -> None:
-        """The requests that are open are the parent's."""
-        self._open.clear()
-        self._told.clear()

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
+    from .requests import Requests
     from .steps import Steps
 
 
@@ -33,6 +34,7 @@ class Agent:
         self.on_tick: list[Callable[[], None]] = [self.process.tick]
         self.writer.on_tick = self._tick
         self._steps: Steps | None = None
+        self._requests: Requests | None = None
 
     @property
     def steps(self) -> Steps:
@@ -42,6 +44,15 @@ class Agent:
 
             self._steps = Steps(self)
         return self._steps
+
+    @property
+    def requests(self) -> Requests:
+        """The requests of this process, made likewise."""
+        if self._requests is None:
+            from .requests import Requests
+
+            self._requests = Requests(self)
+        return self._requests
 
     def _tick(self) -> None:
         for callback in list(self.on_tick):
@@ -77,6 +88,7 @@ def install(how: str) -> Agent | None:
     http_servers.install(agent)
     agent.imports.when_imported("torch", _torch_arrived)
     agent.imports.when_imported("spyreprof_agent", _api_arrived)
+    agent.imports.when_imported("transformers.generation.utils", _transformers_arrived)
     return agent
 
 
@@ -93,3 +105,10 @@ def _api_arrived(module: ModuleType) -> None:
 
     if _agent is not None:
         api.install(_agent, module)
+
+
+def _transformers_arrived(utils: ModuleType) -> None:
+    from . import transformers_hook
+
+    if _agent is not None:
+        transformers_hook.install(_agent, utils)

@@ -63,7 +63,7 @@ def step_name(by: Literal["api", "generate"], phase: str | None, counts: Iterabl
         counts: context requests, tokens, sequence lengths, query x key lengths; generation requests, tokens, sequence
             lengths. None where unknown. Requests and tokens up to `MAX_COUNT`, sums up to `MAX_SUM`.
     """
-    fields = [f" {key}={count}" for key, count in zip(_COUNTS, counts) if count is not None]  # noqa: B905 - fewer is fine
+    fields = [f" {key}={count}" for key, count in zip(_COUNTS, counts, strict=False) if count is not None]
     return f"spyreprof_step[by={by}{'' if phase is None else f' ph={phase}'}{''.join(fields)}]"
 
 
