@@ -20,23 +20,24 @@ _SEVERITY_STYLES: dict[Severity, str] = {
     "info": "dim",
 }
 _YOUR_COMMAND = "<your command>"
-# The rules that can carry each verdict, by the middle of their id.
-RULE_FAMILIES: dict[BoundClass, str] = {
-    "prefill_bound": "PRE",
-    "decode_bandwidth_bound": "DEC",
-    "host_bound": "HST",
-    "queue_bound": "QUE",
-    "kv_capacity_bound": "KVC",
-    "compile_bound": "CMP",
-    "inefficient_kernel": "KRN",
-    "load_limited": "LOD",
+# The rule whose finding says the same as a verdict.
+RULES_OF_VERDICTS: dict[BoundClass, str] = {
+    "prefill_bound": "SPY-PRE-001",
+    "decode_bandwidth_bound": "SPY-DEC-001",
+    "interconnect_bound": "SPY-NET-001",
+    "host_bound": "SPY-HST-001",
+    "queue_bound": "SPY-QUE-001",
+    "kv_capacity_bound": "SPY-KVC-001",
+    "compile_bound": "SPY-CMP-001",
+    "inefficient_kernel": "SPY-KRN-001",
+    "load_limited": "SPY-LOD-001",
 }
 
 
 def deciding_finding(report: Report) -> Finding | None:
     """The finding that says what the verdict says; where none does, the first."""
-    family = RULE_FAMILIES.get(report.verdict.primary)
-    said = (finding for finding in report.findings if finding.id.split("-")[1:2] == [family])
+    rule = RULES_OF_VERDICTS.get(report.verdict.primary)
+    said = (finding for finding in report.findings if finding.id == rule)
     return next(said, next(iter(report.findings), None))
 
 
