@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spyreprof.units import format_bytes
-from spyreprof_collectors import command, hook_entry, host
+from spyreprof_collectors import command, hook_entry, host, py_spy_probe, py_spy_trouble
 
 OK = "ok"
 PARTIAL = "partial"
@@ -25,7 +25,6 @@ _ENOUGH_DISK_BYTES = 1_000_000_000
 _LEAST_DISK_BYTES = 100_000_000
 # torch's import takes seconds, on a cold or loaded machine many.
 _PROBE_TIMEOUT_S = 90
-_CAP_SYS_PTRACE = 19
 _ANALYSED_ELSEWHERE = frozenset({"s390x", "ppc64le"})
 
 
@@ -94,7 +93,7 @@ def capabilities(python: str | None = None, argv: Sequence[str] = ()) -> list[Ca
         lambda: _vllm(found),
         lambda: _spyre(found),
         _accelerators,
-        lambda: _py_spy(interpreter),
+        lambda: _py_spy(interpreter, found),
         _ptrace,
         _metrics,
         _working_folder,
@@ -235,28 +234,22 @@ def _accelerators() -> Capability:
     )
 
 
-def _py_spy(interpreter: str) -> Capability:
-    candidates = [
-        shutil.which("py-spy"),
-        *(str(Path(path).parent / "py-spy") for path in (sys.executable, interpreter)),
-    ]
-    for candidate in candidates:
-        if candidate and os.access(candidate, os.X_OK):
-            return Capability("py-spy", OK, candidate)
-    return Capability("py-spy", PARTIAL, "not installed: no Python stacks", "pip install py-spy")
+def _py_spy(interpreter: str, found: dict[str, object]) -> Capability:
+    python = found.get("python")
+    name, trouble = py_spy_probe.probe(interpreter, python if isinstance(python, str) else None)
+    if trouble is None:
+        return Capability("py-spy", OK, f"{name}: it reads a child of ours; stacks are sampled with --py-spy")
+    reason = name if trouble.reason == name else f"{name}: {trouble.reason}"
+    return Capability("py-spy", PARTIAL, f"{reason}; no Python stacks", trouble.obtain)
 
 
 def _ptrace() -> Capability:
     name = "ptrace"
-    scope = host.read_text(Path("/proc/sys/kernel/yama/ptrace_scope")).strip()
-    holds_capability = False
-    for line in host.read_text(Path("/proc/self/status")).splitlines():
-        if line.startswith("CapEff:"):
-            holds_capability = bool(int(line.split()[1], 16) >> _CAP_SYS_PTRACE & 1)
-    if holds_capability:
+    scope = py_spy_trouble.ptrace_scope()
+    if py_spy_trouble.may_ptrace_everything():
         return Capability(name, OK, "CAP_SYS_PTRACE is held: any process can be sampled")
     in_container = host.container() is not None
-    remedy = "Give the container --cap-add SYS_PTRACE." if in_container else "sudo sysctl kernel.yama.ptrace_scope=0"
+    remedy = f"{py_spy_trouble.ADD_CAPABILITY}." if in_container else "sudo sysctl kernel.yama.ptrace_scope=0"
     if scope in {"", "0"}:
         if in_container:
             return Capability(name, PARTIAL, "own processes, unless the container's seccomp profile forbids", remedy)

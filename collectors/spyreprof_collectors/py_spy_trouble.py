@@ -12,7 +12,7 @@ from spyreprof_collectors import host
 MISSING = "py-spy is not installed"
 INSTALL = "pip install py-spy, into the environment of spyreprof"
 ADD_CAPABILITY = (
-    "start the container with the capability SYS_PTRACE: docker run --cap-add SYS_PTRACE, or in Kubernetes "
+    "Start the container with the capability SYS_PTRACE: docker run --cap-add SYS_PTRACE, or in Kubernetes "
     "securityContext.capabilities.add"
 )
 _UNSUPPORTED = re.compile(r"Unsupported version of Python: (\d{1,2}\.\d{1,3})", re.IGNORECASE)
