@@ -36,10 +36,12 @@ from spyreprof.report.model import (
     ProfilerWindows,
     Public,
     Quality,
+    Rate,
     RedactionSummary,
     Report,
     Run,
     Spread,
+    Throughput,
     WindowRefusal,
 )
 
@@ -321,6 +323,12 @@ PROFILER_WINDOWS = ProfilerWindows(
 )
 
 
+THROUGHPUT = Throughput(
+    output_tokens=Rate(per_s=174.857, source="engine steps of the steady window"),
+    requests=Rate(per_s=0.571, source="load generator's log"),
+)
+
+
 def finished_report(**changes: Any) -> Report:
     """A decode run of 61.3 s, 42 s of it steady, with four findings."""
     report = Report(
@@ -391,5 +399,6 @@ def finished_report(**changes: Any) -> Report:
         ),
         evidence=EVIDENCE,
         profiler_windows=PROFILER_WINDOWS,
+        throughput=THROUGHPUT,
     )
     return msgspec.structs.replace(report, **changes)
