@@ -110,13 +110,17 @@ def phase_bound(
             f"only {format_share(split.assigned_ratio)} of profiled step time belongs to a resource",
             evidence=tuple(cited),
         )
-    if split.host >= rule.threshold("host_share"):
+    # where time in collectives was measured, the rest of the step is judged here, and the link apart from it
+    measured = split.waiting_for_ranks is not None
+    beside = split.exposed_communication + (split.waiting_for_ranks or 0.0) if measured else 0.0
+    host_share = rule.threshold("host_share") * (1.0 - beside)
+    if split.host >= host_share and split.host > 0:
         outside = f"{format_share(split.host)} of step time passes outside device work"
         if profile.usual_steps < rule.threshold("min_usual_ratio") * profile.steps:
             reason = f"{outside}, but too few unprofiled steps are like these to tell what the profiler added"
             return Bound("undetermined", reason, evidence=tuple(cited))
         return Bound("host", outside, evidence=tuple(cited))
-    if split.exposed_communication >= rule.threshold("host_share"):
+    if not measured and split.exposed_communication >= rule.threshold("host_share"):
         return Bound(
             "interconnect",
             f"{format_share(split.exposed_communication)} of step time is exposed communication",
@@ -128,7 +132,7 @@ def phase_bound(
         return Bound("undetermined", missing, tuple(uses.values()), tuple(cited))
     compute, bandwidth = uses["compute"].use_ratio, uses["memory_bandwidth"].use_ratio
     resource, reason = _two_sided(compute, bandwidth, rules)
-    if resource == "inefficient_kernel" and split.host_high >= rule.threshold("host_share"):
+    if resource == "inefficient_kernel" and split.host_high >= host_share:
         resource = "undetermined"
         reason += f"; up to {format_share(split.host_high)} of step time may be the host's, so kernels are not blamed"
     return Bound(

@@ -7,7 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spyreprof_analyzers import compilation, host_gaps, host_stacks, kv_cache, load, phase_findings, queueing
+from spyreprof_analyzers import (
+    compilation,
+    host_gaps,
+    host_stacks,
+    interconnect,
+    interference,
+    kv_cache,
+    load,
+    phase_findings,
+    prefix_cache,
+    queueing,
+    reasoning,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +34,11 @@ FINDINGS: tuple[Callable[[Context], Finding | None], ...] = (
     kv_cache.recompute,
     phase_findings.prefill,
     phase_findings.decode,
+    interference.interrupted,
+    prefix_cache.caching_is_off,
+    reasoning.reasons,
+    interconnect.link,
+    interconnect.late_rank,
     compilation.compiles,
     host_gaps.between_steps,
     host_stacks.where_the_host_spends,

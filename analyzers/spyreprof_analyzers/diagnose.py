@@ -14,6 +14,13 @@ from spyreprof.units import NS_PER_S
 from spyreprof_analyzers import intervals
 from spyreprof_analyzers.book import EvidenceBook
 from spyreprof_analyzers.bounds import phase_bound, usable_peaks
+from spyreprof_analyzers.communication import (
+    communication,
+    own_profiled,
+    own_steps,
+    ranks_of,
+    with_communication,
+)
 from spyreprof_analyzers.conclusions import findings
 from spyreprof_analyzers.context import Context
 from spyreprof_analyzers.engine_steps import (
@@ -28,9 +35,12 @@ from spyreprof_analyzers.engine_steps import (
 from spyreprof_analyzers.facts import Facts, flop_floor_ratio, shares_of, weight_floor_ratio
 from spyreprof_analyzers.gaps import requests_in_flight
 from spyreprof_analyzers.host_stacks import pid_of, process_stacks
+from spyreprof_analyzers.interconnect import open_questions, with_link
+from spyreprof_analyzers.interference import interference
 from spyreprof_analyzers.kv_pressure import preemptions, prefix_hit_ratio, usual_prompt_tokens
 from spyreprof_analyzers.phase_views import phase_views
 from spyreprof_analyzers.profile import StepSplit, phase_profile, step_split, unlike
+from spyreprof_analyzers.reasoning import reasoning
 from spyreprof_analyzers.request_log import in_window, latencies, request_log, request_times, summarise
 from spyreprof_analyzers.scheduler import admission, gauges
 from spyreprof_analyzers.slope import cycle_ns, fit_step_model
@@ -46,6 +56,7 @@ if TYPE_CHECKING:
     from spyreprof.rules import RuleBook
     from spyreprof.trace.profiled import ProfiledStep
     from spyreprof_analyzers.bounds import Bound
+    from spyreprof_analyzers.communication import Communication, Ranks
     from spyreprof_analyzers.facts import Side
     from spyreprof_analyzers.profile import PhaseProfile
     from spyreprof_analyzers.request_log import RequestLog
@@ -68,13 +79,16 @@ def diagnose(inputs: AnalysisInputs, rules: RuleBook, targets: Targets) -> Diagn
     everything = engine_steps(inputs.steps, writer) if writer is not None else None
     if writer is None or everything is None or len(everything) < 2:
         return what_was_seen(inputs, rules, book)
-    inputs = _of_engine(inputs, writer)
+    ranks = ranks_of(inputs, writer)
+    everything = everything if ranks.judged == writer else engine_steps(inputs.steps, ranks.judged)
+    inputs = _of_engine(inputs, ranks)
     window = steady_window(everything, inputs, rules)
     steps = _steps_of(everything, window, inputs)
-    profiles = _profiles(inputs, steps, rules)
-    facts = _facts(inputs, everything, window, profiles, rules, book, writer)
+    profiles = _profiles(inputs, steps, ranks, rules)
+    facts = _facts(inputs, everything, window, profiles, ranks, rules, book)
     verdict = decide(facts, rules, book)
     _open_questions(inputs, facts, book)
+    open_questions(facts, _calls_of_accelerator(inputs), book)
     return Diagnosis(
         window=window,
         time_budget=facts.budget,
@@ -92,9 +106,9 @@ def _facts(
     everything: EngineSteps,
     window: SteadyWindow,
     profiles: _Profiles,
+    ranks: Ranks,
     rules: RuleBook,
     book: EvidenceBook,
-    writer: str,
 ) -> Facts:
     steps = _steps_of(everything, window, inputs)
     seen = gauges(inputs.counters, inputs.polls, inputs.recording_end_ns)
@@ -104,12 +118,20 @@ def _facts(
     if log is not None and log.arrival_ns is not None:
         in_flight = requests_in_flight(log.arrival_ns, log.arrival_ns + log.e2e_ns, steps, rules)
     peaks = usable_peaks(inputs.peaks, rules)
-    splits = _splits(profiles, inputs)
+    found = communication(ranks, steps, inputs, rules)
+    splits = _splits(profiles, inputs, found)
     wall = wall_time(window, steps, inputs, in_flight, seen, rules)
     excluded = _excluded(inputs, window, wall.paused_ns)
     budget = time_budget(wall, splits, excluded)
     bounds: dict[Side, Bound] = {
-        side: phase_bound(side, profiles.of[side], splits.get(side), peaks, rules, book, profiles.unlike[side])
+        side: with_link(
+            side,
+            phase_bound(side, profiles.of[side], splits.get(side), peaks, rules, book, profiles.unlike[side]),
+            found,
+            splits.get(side),
+            rules,
+            book,
+        )
         for side in profiles.of
     }
     times = request_times(inputs.counters, log, window)
@@ -138,13 +160,27 @@ def _facts(
         idle_client_share=_idle_client_share(log, in_flight, window),
         requests_in_window=int(in_window(log, window).sum()) if log is not None else finished,
         preemptions=preemptions(inputs.counters, everything, prompt_tokens, window),
+        interference=interference(steps, wall.judged_ns, rules),
+        reasoning=reasoning(log, window),
         prefix_hit_ratio=hit_ratio,
-        engines=int(inputs.steps["writer"].nunique()),
-        sampled=process_stacks(inputs.stacks, window.start_ns, window.end_ns, pid_of(writer)),
+        engines=_engines(inputs, ranks),
+        sampled=process_stacks(inputs.stacks, window.start_ns, window.end_ns, pid_of(ranks.judged)),
         overlap_share=wall.overlap_ns / max(int(steps.duration_ns.sum()), 1),
         finished=inputs.finished,
         device_kind=inputs.device_kind,
+        communication=found,
     )
+
+
+def _engines(inputs: AnalysisInputs, ranks: Ranks) -> int:
+    """Processes that ran steps; ranks of one group that all left rows are one engine."""
+    ran = set(inputs.steps["writer"].unique())
+    return len(ran - set(ranks.writers)) + 1 if ranks.complete else len(ran)
+
+
+def _calls_of_accelerator(inputs: AnalysisInputs) -> bool:
+    calls = inputs.collectives
+    return calls is not None and inputs.device_kind != "cpu" and bool((calls["size"] > 1).any())
 
 
 def _steps_of(everything: EngineSteps, window: SteadyWindow, inputs: AnalysisInputs) -> EngineSteps:
@@ -155,13 +191,16 @@ def _steps_of(everything: EngineSteps, window: SteadyWindow, inputs: AnalysisInp
     return everything.where(keep)
 
 
-def _of_engine(inputs: AnalysisInputs, writer: str) -> AnalysisInputs:
-    """The same inputs with the profiled steps, pauses and compilations of one process alone."""
+def _of_engine(inputs: AnalysisInputs, ranks: Ranks) -> AnalysisInputs:
+    """The same inputs with the profiled steps and compilations of one process alone.
+
+    A pause of any rank holds up all of them.
+    """
     return replace(
         inputs,
-        profiled_steps=tuple(step for step in inputs.profiled_steps if step.writer in (None, "", writer)),
-        pauses=tuple(pause for pause in inputs.pauses if pause.writer in (None, writer)),
-        compiles=tuple(compiled for compiled in inputs.compiles if compiled.writer in (None, writer)),
+        profiled_steps=tuple(step for step in inputs.profiled_steps if step.writer in (None, "", ranks.judged)),
+        pauses=tuple(pause for pause in inputs.pauses if pause.writer in (None, *ranks.writers)),
+        compiles=tuple(compiled for compiled in inputs.compiles if compiled.writer in (None, ranks.judged)),
     )
 
 
@@ -173,13 +212,16 @@ class _Profiles:
     unlike: dict[Side, str | None]
 
 
-def _profiles(inputs: AnalysisInputs, steps: EngineSteps, rules: RuleBook) -> _Profiles:
-    """Profiled steps by side. A mixed step's matmuls are sized by its prompt tokens, so it counts as prefill."""
+def _profiles(inputs: AnalysisInputs, steps: EngineSteps, ranks: Ranks, rules: RuleBook) -> _Profiles:
+    """Profiled steps by side, without the time that collectives blocked them.
+
+    A mixed step's matmuls are sized by its prompt tokens, so it counts as prefill.
+    """
+    profiled_steps = own_profiled(inputs.profiled_steps, ranks)
+    steps = own_steps(steps, ranks)
     chosen: dict[Side, list[ProfiledStep]] = {
-        "prefill": [step for step in inputs.profiled_steps if (step.context_tokens or 0) > 0],
-        "decode": [
-            step for step in inputs.profiled_steps if step.context_tokens == 0 and (step.generation_requests or 0) > 0
-        ],
+        "prefill": [step for step in profiled_steps if (step.context_tokens or 0) > 0],
+        "decode": [step for step in profiled_steps if step.context_tokens == 0 and (step.generation_requests or 0) > 0],
     }
     codes: dict[Side, tuple[int, ...]] = {"prefill": (PREFILL, MIXED), "decode": (DECODE,)}
     reasons: dict[Side, str | None] = {}
@@ -192,7 +234,7 @@ def _profiles(inputs: AnalysisInputs, steps: EngineSteps, rules: RuleBook) -> _P
     )
 
 
-def _splits(profiles: _Profiles, inputs: AnalysisInputs) -> dict[str, StepSplit]:
+def _splits(profiles: _Profiles, inputs: AnalysisInputs, found: Communication | None) -> dict[str, StepSplit]:
     """Resource shares per phase name. Mixed steps take the shares of steps with prompt tokens."""
     dispatch = next((peak.value for peak in inputs.peaks if peak.resource == "dispatch"), None)
     splits: dict[str, StepSplit] = {}
@@ -200,7 +242,8 @@ def _splits(profiles: _Profiles, inputs: AnalysisInputs) -> dict[str, StepSplit]
     for side, names in sides:
         profile = profiles.of[side]
         if profile is not None:
-            splits.update(dict.fromkeys(names, step_split(profile, dispatch)))
+            exposed = found.exposed.get(side) if found is not None else None
+            splits.update(dict.fromkeys(names, with_communication(step_split(profile, dispatch), exposed)))
     return splits
 
 
@@ -263,7 +306,7 @@ def _phase_reports(
     rules: RuleBook,
     book: EvidenceBook,
 ) -> tuple[PhaseReport, ...]:
-    splits = _splits(profiles, inputs)
+    splits = _splits(profiles, inputs, facts.communication)
     reports = []
     for code, name in enumerate(PHASE_NAMES[:3]):
         steps = facts.steps.of_phase(code)

@@ -16,9 +16,12 @@ if TYPE_CHECKING:
     from spyreprof.rules import RuleBook
     from spyreprof_analyzers.book import EvidenceBook
     from spyreprof_analyzers.bounds import Bound, Peaks
+    from spyreprof_analyzers.communication import Communication
     from spyreprof_analyzers.engine_steps import EngineSteps
     from spyreprof_analyzers.host_stacks import ProcessStacks
+    from spyreprof_analyzers.interference import Interference
     from spyreprof_analyzers.kv_pressure import Preemptions
+    from spyreprof_analyzers.reasoning import Reasoning
     from spyreprof_analyzers.request_log import RequestLog, RequestTimes
     from spyreprof_analyzers.scheduler import Admission
     from spyreprof_analyzers.slope import StepModel
@@ -89,12 +92,15 @@ class Facts:
     idle_client_share: float | None
     requests_in_window: int | None
     preemptions: Preemptions | None
+    interference: Interference | None
+    reasoning: Reasoning | None
     prefix_hit_ratio: float | None
     sampled: ProcessStacks | None
     engines: int
     overlap_share: float
     finished: bool
     device_kind: str | None
+    communication: Communication | None = None
 
     @property
     def recompute_window_share(self) -> float | None:

@@ -61,7 +61,8 @@ class StepSplit:
     """Shares of a step's time, 0 to 1, summing to 1. `unassigned` belongs to no resource.
 
     `host` is the least that the host can have taken: all that the profiler added is taken off it. `host_high` is its
-    share if that fell on everything alike.
+    share if that fell on everything alike. `waiting_for_ranks` is time blocked in collectives in which no data
+    moves; None where only the profiled steps tell of communication.
     """
 
     device_compute: float
@@ -70,6 +71,7 @@ class StepSplit:
     host: float
     unassigned: float
     host_high: float
+    waiting_for_ranks: float | None = None
 
     @property
     def assigned_ratio(self) -> float:

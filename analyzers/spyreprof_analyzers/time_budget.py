@@ -98,6 +98,7 @@ def time_budget(wall: WallTime, splits: dict[str, StepSplit], excluded: tuple[Ex
                 {
                     "device_compute": split.device_compute,
                     "exposed_communication": split.exposed_communication,
+                    "waiting_for_ranks": split.waiting_for_ranks or 0.0,
                     "exposed_copy": split.exposed_copy,
                     "host": split.host,
                     "unassigned": split.unassigned,

@@ -180,7 +180,7 @@ def _confidence(
     if primary in _SEEN_BY_THE_TRACE and "device_trace" not in agree:
         lowering.append("no device trace confirms the resource")
     once = [peak for peak in facts.peaks.usable.values() if peak.resource in _ROOFLINE and not measured_twice(peak)]
-    if primary in _SEEN_BY_THE_TRACE and once:
+    if primary in _SEEN_BY_THE_TRACE and primary != "interconnect_bound" and once:
         lowering.append("the peaks were not measured both before and after the run")
     lowering.extend(_close_calls(primary, facts, rules))
     named = ", ".join(name.replace("_", " ") for name in agree) or "none"
@@ -206,6 +206,8 @@ def _close_calls(primary: BoundClass, facts: Facts, rules: RuleBook) -> list[str
             calls.append("the peak use is close to its threshold")
         if max(use.values()) > 1.0 + close_use:
             calls.append("more than the measured peak was reached: the machine was busy when it was measured")
+    if primary == "interconnect_bound" and _link_leads_by(facts) < close_shares:
+        calls.append("the two largest parts of a step are close")
     if primary == "queue_bound" and facts.admission is not None:
         limit = rules["SPY-QUE-001"].threshold("blocked_share")
         if facts.admission.at_cap_with_room_share < limit + close_shares:
@@ -219,6 +221,14 @@ def _close_calls(primary: BoundClass, facts: Facts, rules: RuleBook) -> list[str
         if not facts.admission.cap_is_known:
             calls.append("the batch cap is not known and may bind too")
     return calls
+
+
+def _link_leads_by(facts: Facts) -> float:
+    """How much more of the window goes to communication than to any other part of the larger phase; 1 if not cut."""
+    side = larger_side(facts)
+    parts = {part.id.partition(".")[2]: part.share for part in facts.budget.parts if part.id.startswith(f"{side}.")}
+    link = parts.pop("exposed_communication", None)
+    return 1.0 if link is None else link - max(parts.values(), default=0.0)
 
 
 def _share(primary: BoundClass, facts: Facts, rules: RuleBook) -> float:
@@ -238,7 +248,7 @@ def _secondary(primary: BoundClass, facts: Facts, rules: RuleBook) -> tuple[Boun
     """What else holds: the larger phase's bound behind a queue or light load, and low load behind decode."""
     found: list[BoundClass] = []
     if primary in ("queue_bound", "kv_capacity_bound", "load_limited"):
-        trace = device_trace_says(facts)
+        trace = device_trace_says(facts, rules)
         if trace is not None:
             found.append(trace)
     if primary == "decode_bandwidth_bound" and _never_waits(facts):

@@ -13,6 +13,7 @@ import msgspec
 from spyreprof.findings import Witness
 from spyreprof.units import format_share
 from spyreprof_analyzers.facts import cite_at_cap, cite_blocked, cite_flop_floor, cite_share, cite_weight_floor
+from spyreprof_analyzers.interconnect import sees_link, trace_text
 
 if TYPE_CHECKING:
     from spyreprof.findings import BoundClass, Resource
@@ -42,10 +43,12 @@ def larger_side(facts: Facts) -> Side:
     return "prefill" if facts.shares.prefill > facts.shares.decode else "decode"
 
 
-def device_trace_says(facts: Facts) -> BoundClass | None:
+def device_trace_says(facts: Facts, rules: RuleBook) -> BoundClass | None:
     """What the profiled steps of the larger phase show; None when they show nothing."""
     side = larger_side(facts)
     said = bound_class(side, facts.bounds[side].resource)
+    if said == "interconnect_bound" and not sees_link(facts, side, rules):
+        return None
     return None if said == "undetermined" else said
 
 
@@ -61,6 +64,8 @@ def engine_says(facts: Facts, rules: RuleBook) -> BoundClass | None:
         return blocked
     if largest == "scheduler_gap":
         return "host_bound"
+    if facts.communication is not None and facts.bounds[larger_side(facts)].resource == "interconnect":
+        return "interconnect_bound"
     if largest == "decode" and facts.weight_floor_ratio is not None:
         if facts.weight_floor_ratio >= rules["SPY-DEC-001"].threshold("min_weight_floor_ratio"):
             return "decode_bandwidth_bound"
@@ -140,8 +145,11 @@ def witnesses(primary: BoundClass, facts: Facts, rules: RuleBook, book: Evidence
 def _device_trace(primary: BoundClass, facts: Facts, rules: RuleBook) -> Witness:
     side = larger_side(facts)
     bound = facts.bounds[side]
-    said = device_trace_says(facts)
+    said = device_trace_says(facts, rules)
     cited = bound.evidence
+    if primary == "interconnect_bound" and (spoken := trace_text(facts, side)) is not None:
+        agrees = said == primary if said is not None else None
+        return Witness(name="device_trace", says=said, agrees=agrees, text=spoken, evidence=cited)
     if primary in ("load_limited", "compile_bound", "kv_capacity_bound", "undetermined"):
         return Witness(
             name="device_trace", says=said, agrees=None, evidence=cited,
