@@ -119,7 +119,7 @@ def build_report(recording: Recorded, diagnosis: Diagnosis, inputs: AnalysisInpu
             not_judged=diagnosis.not_judged,
             evidence=evidence,
             profiler_windows=paused,
-            throughput=throughput(inputs, diagnosis.window, diagnosis.time_budget),
+            throughput=throughput(inputs, diagnosis),
         )
     )
 

@@ -16,7 +16,7 @@ def draw_throughput(page: Page, report: Report) -> None:
     if found is None:
         return
     rates = [(found.output_tokens, "output tokens/s"), (found.requests, "requests/s")]
-    lines = [f"{count(rate.per_s)} {unit}, from the {rate.source}" for rate, unit in rates if rate is not None]
+    lines = [f"{count(rate.per_s)} {unit} ({rate.source})" for rate, unit in rates if rate is not None]
     if lines:
         page.blank()
     for index, line in enumerate(lines):

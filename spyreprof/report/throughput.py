@@ -11,62 +11,57 @@ from spyreprof.units import NS_PER_S
 if TYPE_CHECKING:
     import pandas as pd
 
-    from spyreprof.findings import SteadyWindow, TimeBudget
+    from spyreprof.findings import Diagnosis, SteadyWindow
     from spyreprof.recording.schema import AnalysisInputs
 
-FROM_STEPS = "engine steps of the steady window"
-FROM_LOG = "load generator's log"
+FROM_STEPS = "engine steps of the steady window, without first tokens"
 FROM_COUNTERS = "engine metrics over the steady window"
+# Whose log of requests it is, by the table's `source`. The client's comes first.
+LOGS = {"bench_result": "load generator's log", "agent": "requests marked by the program"}
 _FINISHED = "vllm:e2e_request_latency_seconds_count"
 
 
-def throughput(inputs: AnalysisInputs, window: SteadyWindow | None, budget: TimeBudget | None) -> Throughput | None:
+def throughput(inputs: AnalysisInputs, diagnosis: Diagnosis) -> Throughput | None:
     """Count what was delivered.
 
     Args:
         inputs: tables of the recording.
-        window: the steady state; without one only the log of a load generator is asked.
-        budget: its time without pauses; None where the window was not split.
+        diagnosis: its steady window and the steps in it; without a window only a log of requests is asked.
 
     Returns:
         None when nothing counts either of the two.
     """
-    log = _log(inputs.requests)
-    tokens = _tokens_of_steps(inputs, window, budget) if window is not None else None
+    log = next((log for source in LOGS if (log := _finished(inputs.requests, source)) is not None), None)
+    tokens = _tokens_of_steps(inputs.steps, diagnosis)
     if tokens is None and log is not None and log["output_tokens"].notna().all():
         tokens = _per_log(int(log["output_tokens"].sum()), log)
     requests = _per_log(len(log), log) if log is not None else None
-    if requests is None and window is not None:
-        requests = _requests_of_counters(inputs.counters, window)
+    if requests is None and diagnosis.window is not None:
+        requests = _requests_of_counters(inputs.counters, diagnosis.window)
     if tokens is None and requests is None:
         return None
     return Throughput(output_tokens=tokens, requests=requests)
 
 
-def _tokens_of_steps(inputs: AnalysisInputs, window: SteadyWindow, budget: TimeBudget | None) -> Rate | None:
-    judged_ns = budget.window_ns if budget is not None else window.end_ns - window.start_ns
-    steps = inputs.steps
-    steps = steps[(steps["start_ns"] >= window.start_ns) & (steps["end_ns"] <= window.end_ns)]
-    for pause in inputs.pauses:
-        steps = steps[(steps["end_ns"] <= pause.start_ns) | (steps["start_ns"] >= pause.end_ns)]
-    if steps.empty or judged_ns <= 0:
+def _tokens_of_steps(steps: pd.DataFrame, diagnosis: Diagnosis) -> Rate | None:
+    """Tokens of the judged steps over the judged time, both without pauses."""
+    window, budget = diagnosis.window, diagnosis.time_budget
+    if window is None or budget is None or budget.window_ns <= 0:
         return None
-    # Ranks of one engine generate the same tokens: the process whose steps took the most time speaks for all.
-    busy = (steps["end_ns"] - steps["start_ns"]).groupby(steps["writer"]).sum()
-    generated = steps.loc[steps["writer"] == busy.idxmax(), "generation_tokens"]
+    inside = steps[(steps["start_ns"] >= window.start_ns) & (steps["end_ns"] <= window.end_ns)]
+    generated = [phase.generation_tokens for phase in diagnosis.phases]
+    if None in generated or inside["generation_tokens"].isna().any():
+        return None
+    total = sum(tokens or 0 for tokens in generated)
     # Without a decode step every token was a first one, which only a log counts.
-    if generated.isna().any() or not generated.sum():
-        return None
-    return Rate(per_s=int(generated.sum()) / judged_ns * NS_PER_S, source=FROM_STEPS)
+    return Rate(per_s=total / budget.window_ns * NS_PER_S, source=FROM_STEPS) if total else None
 
 
-def _log(requests: pd.DataFrame) -> pd.DataFrame | None:
-    """Requests that finished, all from one source; None without any."""
+def _finished(requests: pd.DataFrame, source: str) -> pd.DataFrame | None:
+    """Requests of one source that finished; None without any."""
+    requests = requests[requests["source"] == source]
     done: pd.DataFrame = requests[~requests["failed"].fillna(False) & requests["e2e_ns"].notna()]
-    if done.empty:
-        return None
-    counts = done["source"].value_counts()
-    return done[done["source"] == counts.index[0]] if len(counts) else done
+    return None if done.empty else done
 
 
 def _per_log(amount: int, log: pd.DataFrame) -> Rate | None:
@@ -74,7 +69,7 @@ def _per_log(amount: int, log: pd.DataFrame) -> Rate | None:
     if log["arrival_ns"].isna().any():
         return None
     span_ns = int((log["arrival_ns"] + log["e2e_ns"]).max()) - int(log["arrival_ns"].min())
-    return Rate(per_s=amount / span_ns * NS_PER_S, source=FROM_LOG) if span_ns > 0 else None
+    return Rate(per_s=amount / span_ns * NS_PER_S, source=LOGS[str(log["source"].iloc[0])]) if span_ns > 0 else None
 
 
 def _requests_of_counters(counters: pd.DataFrame, window: SteadyWindow) -> Rate | None:
