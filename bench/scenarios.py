@@ -1,11 +1,14 @@
-"""Is the verdict right? Record the sample engine under loads whose right answer is known, and count.
+"""Is the verdict right? Record the samples under loads whose right answer is known, and count.
 
-    python bench/scenarios.py --seed 1                      30 drawn runs, about 45 minutes
-    python bench/scenarios.py --defaults --repeat 3         the four scenarios as they come, with fresh seeds
+    python bench/scenarios.py --seed 1 --draws 60           every scenario four times, about 80 minutes
+    python bench/scenarios.py --seed 1 --draws 60 --resume  the rest, after an interruption
+    python bench/scenarios.py --defaults --repeat 3         the scenarios as they come, with fresh seeds
     python bench/scenarios.py --seed 1 --dry-run            only print the commands
 
-Model size, lengths, load and limits are drawn from the seed, within ranges in which physics fixes the answer (each
-`draw_*` says why). Exit code 0 when at least nine in ten verdicts are right and none is wrong with high confidence.
+Model size, lengths, load and limits are drawn from the seed, within ranges in which physics fixes the answer
+(`scenario_draws.py` says why). A run is right when its verdict is, the finding that it must bring is there, and none
+is there that physics rules out. One run at a time: they would slow each other down. Exit code 0 when at least nine in
+ten are right and none is wrong with high confidence.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import argparse
 import json
 import random
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -23,15 +27,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-SERVE = Path(__file__).resolve().parents[1] / "samples" / "serve.py"
-RIGHT_ANSWER = {
-    "prefill": "prefill_bound",
-    "decode": "decode_bandwidth_bound",
-    "queue": "queue_bound",
-    "healthy": "load_limited",
-}
+from scenario_answers import FORBIDDEN_FINDING, REQUIRED_FINDING, broken_premise, right_answers
+from scenario_draws import DEFAULT_OPTIONS, DRAW
+
+SAMPLES = Path(__file__).resolve().parents[1] / "samples"
 SEVERITIES = ("none", "info", "low", "medium", "high")
-VOCAB = 512
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,15 @@ class Draw:
 
     def program(self, load_seconds: float) -> list[str]:
         """The command that is recorded."""
-        command = [sys.executable, str(SERVE), "--scenario", self.scenario, "--seed", str(self.seed)]
-        command += ["--load-seconds", f"{load_seconds:g}"]
+        if self.scenario.startswith("interconnect"):
+            command = [sys.executable, str(SAMPLES / "interconnect.py"), "--seed", str(self.seed)]
+            command += ["--seconds", f"{load_seconds:g}"]
+        else:
+            command = [sys.executable, str(SAMPLES / "serve.py"), "--scenario", self.scenario, "--seed", str(self.seed)]
+            command += ["--load-seconds", f"{load_seconds:g}"]
         for option, value in self.options.items():
-            command += [f"--{option}", value]
+            # A switch has no value.
+            command += [f"--{option}", value] if value else [f"--{option}"]
         return command
 
 
@@ -66,126 +71,19 @@ class Outcome:
     seed: int
     options: dict[str, str]
     result: str
-    """right, undetermined, wrong, wrong_high (wrong with high confidence) or failed."""
+    """right, undetermined, wrong, wrong_high (wrong with high confidence), finding (the verdict is right, the findings
+    are not) or failed."""
     verdict: str | None
     confidence: str | None
     unexplained_share: float | None
     assigned_ratio: float | None
     worst_severity: str | None
     wall_s: float
+    missing_findings: tuple[str, ...] = ()
+    """Required, and not made."""
+    excess_findings: tuple[str, ...] = ()
+    """Ruled out by physics, and made."""
     failure: str | None = None
-
-
-def draw_model(numbers: random.Random, low_mb: float, high_mb: float) -> tuple[dict[str, str], float]:
-    """A decoder whose weights lie between two sizes; returns its options and its size in megabytes.
-
-    Few and wide layers: at these sizes a step is matrix multiplication, and what Python adds is small beside it.
-    """
-    while True:
-        heads = numbers.randint(8, 24)
-        hidden = 128 * heads
-        kv_heads = numbers.choice([count for count in (2, 3, 4, 6) if heads % count == 0] or [heads])
-        ffn = 128 * round(hidden * numbers.uniform(2.5, 4.0) / 128)
-        layers = numbers.randint(1, 5)
-        attention = 2 * hidden * hidden + 2 * hidden * 128 * kv_heads
-        megabytes = 4 * (layers * (attention + 3 * hidden * ffn) + 2 * VOCAB * hidden) / 1e6
-        if low_mb <= megabytes <= high_mb:
-            sizes = {"layers": layers, "hidden": hidden, "ffn": ffn, "heads": heads, "kv-heads": kv_heads}
-            return {name: str(value) for name, value in sizes.items()}, megabytes
-
-
-def span_around(numbers: random.Random, mean: float, smallest: int) -> str:
-    """A:B with the given middle and a drawn width."""
-    half = mean * numbers.uniform(0.2, 0.5)
-    first = max(smallest, round(mean - half))
-    return f"{first}:{max(first, round(mean + half))}"
-
-
-def limits(numbers: random.Random, longest: int, requests: int, max_num_seqs: int, chunk: int) -> dict[str, str]:
-    """Engine limits with a KV cache of at least four times what `requests` requests can need."""
-    block_size = numbers.choice([8, 16, 32])
-    max_model_len = 64 * (-(-longest // 64))
-    blocks = 4 * requests * (-(-longest // block_size)) + max_model_len // block_size
-    return {
-        "max-num-seqs": str(max_num_seqs),
-        "max-num-batched-tokens": str(chunk),
-        "max-model-len": str(max_model_len),
-        "block-size": str(block_size),
-        "num-kv-blocks": str(blocks),
-    }
-
-
-def longest_of(*spans: str) -> int:
-    """Largest sum of the spans' ends."""
-    return sum(int(span.partition(":")[2]) for span in spans)
-
-
-def draw_prefill(numbers: random.Random) -> dict[str, str]:
-    """Nearly all tokens are prompt tokens, in chunks of 48 rows and more: each weight that is read is used at least
-    48 times. The cap is out of reach, and there is always a prompt to compute."""
-    model, megabytes = draw_model(numbers, 150, 400)
-    # Bounds seconds per request, so that even a busy machine completes 30 in a minute.
-    prompt = span_around(numbers, min(numbers.uniform(160, 480), 90_000 / megabytes), 64)
-    output = f"1:{numbers.randint(1, 3)}"
-    concurrency = numbers.randint(1, 3)
-    cap = numbers.randint(6, 16)
-    return {
-        **model,
-        **limits(numbers, longest_of(prompt, output), concurrency, cap, 8 * numbers.randint(6, 12)),
-        "prompt-tokens": prompt,
-        "output-tokens": output,
-        "concurrency": str(concurrency),
-    }
-
-
-def draw_decode(numbers: random.Random) -> dict[str, str]:
-    """One request at a time, many more decode steps than prompt tokens pay for: each reads all weights, which are
-    ten to thirty times a last-level cache of 32 MB, and uses each weight once."""
-    model, megabytes = draw_model(numbers, 320, 900)
-    output = span_around(numbers, min(numbers.uniform(12, 32), 12_000 / megabytes), 8)
-    prompt = span_around(numbers, numbers.uniform(6, 16), 3)
-    return {
-        **model,
-        **limits(numbers, longest_of(prompt, output), 1, numbers.randint(4, 16), 8 * numbers.randint(6, 12)),
-        "prompt-tokens": prompt,
-        "output-tokens": output,
-        "concurrency": "1",
-    }
-
-
-def draw_queue(numbers: random.Random) -> dict[str, str]:
-    """Three to five times as many clients as the cap admits, KV cache for four times all of them, and little prefill:
-    most of a request's time is waiting for a place, and a larger batch reads the weights no more often."""
-    model, megabytes = draw_model(numbers, 200, 450)
-    cap = numbers.randint(2, 6)
-    concurrency = numbers.randint(3 * cap, 5 * cap)
-    output = span_around(numbers, min(numbers.uniform(20, 44), 6_000 * cap / megabytes), 12)
-    prompt = span_around(numbers, numbers.uniform(6, 14), 3)
-    return {
-        **model,
-        **limits(numbers, longest_of(prompt, output), concurrency, cap, 8 * numbers.randint(6, 12)),
-        "prompt-tokens": prompt,
-        "output-tokens": output,
-        "concurrency": str(concurrency),
-    }
-
-
-def draw_healthy(numbers: random.Random) -> dict[str, str]:
-    """Random arrivals, about one a second, of requests that take a fifth of one: mostly there is nothing to do."""
-    model, megabytes = draw_model(numbers, 120, 300)
-    output = span_around(numbers, min(numbers.uniform(6, 14), 2_400 / megabytes), 4)
-    prompt = span_around(numbers, numbers.uniform(12, 28), 6)
-    cap = numbers.randint(6, 16)
-    return {
-        **model,
-        **limits(numbers, longest_of(prompt, output), cap, cap, 8 * numbers.randint(6, 12)),
-        "prompt-tokens": prompt,
-        "output-tokens": output,
-        "request-rate": f"{numbers.uniform(0.75, 1.1):.2f}",
-    }
-
-
-DRAW = {"prefill": draw_prefill, "decode": draw_decode, "queue": draw_queue, "healthy": draw_healthy}
 
 
 def drawn_runs(seed: int, count: int, scenario: str | None) -> Iterator[Draw]:
@@ -202,36 +100,57 @@ def default_runs(seed: int, repeat: int, scenario: str | None) -> Iterator[Draw]
     names = list(DRAW) if scenario is None else [scenario]
     for number in range(repeat * len(names)):
         run_seed = random.Random(f"{seed}/{number}/default").randrange(1_000_000)
-        yield Draw(number, names[number % len(names)], run_seed, {})
+        name = names[number % len(names)]
+        yield Draw(number, name, run_seed, DEFAULT_OPTIONS.get(name, {}))
 
 
-def judge(scenario: str, verdict: str, confidence: str) -> str:
-    """right, undetermined, wrong or wrong_high."""
-    if verdict == RIGHT_ANSWER[scenario]:
-        return "right"
+def judge(draw: Draw, verdict: str, confidence: str | None, found: frozenset[str], right: frozenset[str]) -> str:
+    """right, undetermined, wrong, wrong_high or finding."""
     if verdict == "undetermined":
         return "undetermined"
-    return "wrong_high" if confidence == "high" else "wrong"
+    if verdict not in right:
+        return "wrong_high" if confidence == "high" else "wrong"
+    required = REQUIRED_FINDING.get(draw.scenario, frozenset())
+    return "right" if required <= found and not found & FORBIDDEN_FINDING[draw.scenario] else "finding"
 
 
-def read_report(draw: Draw, report: dict[str, Any], wall_s: float) -> Outcome:
-    """What a report.json says of a run."""
+def read_report(draw: Draw, report: dict[str, Any], totals: dict[str, float], wall_s: float) -> Outcome:
+    """What a report.json says of a run; `totals` are the engine's own, empty where there is none."""
     verdict, confidence = report["verdict"]["primary"], report["verdict"]["confidence"]
     ratios = [phase["assigned_ratio"] for phase in report["phases"] if phase.get("assigned_ratio") is not None]
     severities = [SEVERITIES.index(finding["severity"]) for finding in report["findings"]]
+    found = frozenset(finding["id"] for finding in report["findings"])
     return Outcome(
         draw.name,
         draw.scenario,
         draw.seed,
         draw.options,
-        judge(draw.scenario, verdict, confidence),
+        judge(draw, verdict, confidence, found, right_answers(draw.scenario, totals)),
         verdict,
         confidence,
         report["time_budget"]["unexplained_share"],
         min(ratios, default=None),
         SEVERITIES[max(severities, default=0)],
         wall_s,
+        tuple(sorted(REQUIRED_FINDING.get(draw.scenario, frozenset()) - found)),
+        tuple(sorted(found & FORBIDDEN_FINDING[draw.scenario])),
     )
+
+
+def engine_totals(draw: Draw, work_folder: Path) -> dict[str, float]:
+    """The engine's counters from the result file of its load; empty for a program that is no engine.
+
+    Raises:
+        ValueError: there is no such file, or it holds no counters.
+    """
+    if draw.scenario.startswith("interconnect"):
+        return {}
+    path = work_folder / f"serve-bench-{draw.scenario}-seed{draw.seed}.json"
+    try:
+        totals: dict[str, float] = json.loads(path.read_text())["engine"]
+    except (OSError, KeyError) as fault:
+        raise ValueError(f"{path.name} has no totals of the engine") from fault
+    return totals
 
 
 def commands(draw: Draw, folder: Path, load_seconds: float) -> tuple[list[str], list[str]]:
@@ -247,6 +166,9 @@ def run(draw: Draw, folder: Path, load_seconds: float) -> Outcome:
     record, report = commands(draw, folder, load_seconds)
     # A folder of its own: the recorder picks result files up from where the program runs.
     work_folder = folder / draw.name
+    for left_over in (work_folder, Path(record[record.index("--out") + 1])):
+        # Of a run that was interrupted.
+        shutil.rmtree(left_over, ignore_errors=True)
     work_folder.mkdir()
     started_s = time.perf_counter()
     with (folder / f"{draw.name}.log").open("w") as log:
@@ -260,11 +182,14 @@ def run(draw: Draw, folder: Path, load_seconds: float) -> Outcome:
         failure = f"report ended with {reported.returncode}"
     else:
         try:
-            return read_report(draw, json.loads(reported.stdout), wall_s)
+            totals = engine_totals(draw, work_folder)
+            failure = broken_premise(draw.scenario, totals)
+            if failure is None:
+                return read_report(draw, json.loads(reported.stdout), totals, wall_s)
         except (ValueError, KeyError, TypeError) as fault:
             failure = f"report.json: {type(fault).__name__} {fault}"
     unknown = (None, None, None, None, None)
-    return Outcome(draw.name, draw.scenario, draw.seed, draw.options, "failed", *unknown, wall_s, failure)
+    return Outcome(draw.name, draw.scenario, draw.seed, draw.options, "failed", *unknown, wall_s, failure=failure)
 
 
 def share(value: float | None) -> str:
@@ -272,18 +197,30 @@ def share(value: float | None) -> str:
     return "?" if value is None else f"{value:.1%}"
 
 
+def findings_of(outcome: Outcome) -> str:
+    """Required and ruled-out findings for the table."""
+    wrong = [f"no {name}" for name in outcome.missing_findings] + [
+        f"surplus {name}" for name in outcome.excess_findings
+    ]
+    if wrong:
+        return ", ".join(wrong)
+    required = REQUIRED_FINDING.get(outcome.scenario, frozenset())
+    return "?" if outcome.verdict is None else ", ".join(sorted(required)) or "-"
+
+
 def row(outcome: Outcome) -> str:
     """A line of the table."""
     said = outcome.failure or f"{outcome.verdict} ({outcome.confidence})"
     return (
-        f"{outcome.name:12} {outcome.seed:>7} {outcome.result:13} {said:38} {share(outcome.unexplained_share):>12} "
-        f"{share(outcome.assigned_ratio):>9} {outcome.worst_severity or '?':9} {outcome.wall_s:5.0f} s"
+        f"{outcome.name:25} {outcome.seed:>6} {outcome.result:12} {said:33} {findings_of(outcome):24} "
+        f"{share(outcome.unexplained_share):>11} {share(outcome.assigned_ratio):>8} {outcome.worst_severity or '?':8} "
+        f"{outcome.wall_s:4.0f} s"
     )
 
 
 HEADER = (
-    f"{'run':12} {'seed':>7} {'result':13} {'verdict (confidence)':38} {'unexplained':>12} {'assigned':>9} "
-    f"{'severity':9} {'time':>7}"
+    f"{'run':25} {'seed':>6} {'result':12} {'verdict (confidence)':33} {'finding':24} "
+    f"{'unexplained':>11} {'assigned':>8} {'severity':8} {'time':>6}"
 )
 
 
@@ -302,7 +239,8 @@ def summarise(outcomes: list[Outcome]) -> str:
     healthy = sum(outcome.scenario == "healthy" for outcome in outcomes)
     return (
         f"{len(outcomes)} runs: {results['right']} right, {results['undetermined']} undetermined, "
-        f"{results['wrong']} wrong, {results['wrong_high']} wrong with high confidence, {results['failed']} failed\n"
+        f"{results['wrong']} wrong, {results['wrong_high']} wrong with high confidence, "
+        f"{results['finding']} with a wrong finding, {results['failed']} failed\n"
         f"unexplained at most 10 %: {sum(s <= 0.1 for s in explained)} of {len(explained)}; "
         f"at least 80 % of profiled step time assigned: {sum(r >= 0.8 for r in assigned)} of {len(assigned)}; "
         f"healthy runs without a finding above low: {len(quiet)} of {healthy}"
@@ -313,14 +251,37 @@ def parse_options() -> argparse.Namespace:
     """Options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seed", type=int, default=0, help="of all draws; default 0")
-    parser.add_argument("--draws", type=int, default=30, metavar="N", help="number of drawn runs; default 30")
+    parser.add_argument("--draws", type=int, default=60, metavar="N", help="number of drawn runs; default 60")
     parser.add_argument("--defaults", action="store_true", help="the scenarios' own sizes instead of drawn ones")
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="with --defaults: runs of each scenario")
     parser.add_argument("--scenario", choices=list(DRAW), help="only this one")
     parser.add_argument("--load-seconds", type=float, default=60.0, metavar="S", help="load of each run; default 60")
     parser.add_argument("--out", type=Path, metavar="DIR", help="default: scenarios-seedN in this folder")
+    parser.add_argument("--resume", action="store_true", help="go on in a folder that holds results of the same draws")
     parser.add_argument("--dry-run", action="store_true", help="print the commands, run nothing")
     return parser.parse_args()
+
+
+def read_results(path: Path) -> list[Outcome]:
+    """Outcomes of earlier runs; none where there is no file."""
+    if not path.exists():
+        return []
+    outcomes = []
+    for line in path.read_text().splitlines():
+        fields = json.loads(line)
+        for name in ("missing_findings", "excess_findings"):
+            fields[name] = tuple(fields[name])
+        outcomes.append(Outcome(**fields))
+    return outcomes
+
+
+def still_to_run(draws: list[Draw], done: list[Outcome]) -> list[Draw] | None:
+    """What is left of the draws; None when something done is none of them."""
+    left = {(draw.name, draw.seed, tuple(draw.options.items())): draw for draw in draws}
+    for outcome in done:
+        if left.pop((outcome.name, outcome.seed, tuple(outcome.options.items())), None) is None:
+            return None
+    return list(left.values())
 
 
 def main() -> int:
@@ -328,23 +289,27 @@ def main() -> int:
     options = parse_options()
     folder = (options.out or Path(f"scenarios-seed{options.seed}")).resolve()
     if options.defaults:
-        draws = default_runs(options.seed, options.repeat, options.scenario)
+        draws = list(default_runs(options.seed, options.repeat, options.scenario))
     else:
-        draws = drawn_runs(options.seed, options.draws, options.scenario)
+        draws = list(drawn_runs(options.seed, options.draws, options.scenario))
     if options.dry_run:
         for draw in draws:
             for command in commands(draw, folder, options.load_seconds):
                 print(shlex.join(command))
         return 0
     results_path = folder / "results.jsonl"
-    if results_path.exists():
-        print(f"scenarios.py: {folder} holds results already; choose another --out", file=sys.stderr)
+    if results_path.exists() and not options.resume:
+        print(f"scenarios.py: {folder} holds results already; --resume, or choose another --out", file=sys.stderr)
+        return 2
+    outcomes = read_results(results_path)
+    left = still_to_run(draws, outcomes)
+    if left is None:
+        print(f"scenarios.py: {folder} holds results of other draws; choose another --out", file=sys.stderr)
         return 2
     folder.mkdir(parents=True, exist_ok=True)
-    outcomes: list[Outcome] = []
-    print(HEADER, flush=True)
+    print("\n".join([HEADER, *map(row, outcomes)]), flush=True)
     try:
-        for draw in draws:
+        for draw in left:
             outcomes.append(run(draw, folder, options.load_seconds))
             print(row(outcomes[-1]), flush=True)
             with results_path.open("a") as lines:
