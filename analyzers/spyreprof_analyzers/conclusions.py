@@ -12,13 +12,10 @@ from spyreprof_analyzers import (
     host_gaps,
     host_stacks,
     interconnect,
-    interference,
     kv_cache,
     load,
     phase_findings,
-    prefix_cache,
     queueing,
-    reasoning,
 )
 
 if TYPE_CHECKING:
@@ -34,9 +31,6 @@ FINDINGS: tuple[Callable[[Context], Finding | None], ...] = (
     kv_cache.recompute,
     phase_findings.prefill,
     phase_findings.decode,
-    interference.interrupted,
-    prefix_cache.caching_is_off,
-    reasoning.reasons,
     interconnect.link,
     interconnect.late_rank,
     compilation.compiles,

@@ -36,11 +36,9 @@ from spyreprof_analyzers.facts import Facts, flop_floor_ratio, shares_of, weight
 from spyreprof_analyzers.gaps import requests_in_flight
 from spyreprof_analyzers.host_stacks import pid_of, process_stacks
 from spyreprof_analyzers.interconnect import open_questions, with_link
-from spyreprof_analyzers.interference import interference
 from spyreprof_analyzers.kv_pressure import preemptions, prefix_hit_ratio, usual_prompt_tokens
 from spyreprof_analyzers.phase_views import phase_views
 from spyreprof_analyzers.profile import StepSplit, phase_profile, step_split, unlike
-from spyreprof_analyzers.reasoning import reasoning
 from spyreprof_analyzers.request_log import in_window, latencies, request_log, request_times, summarise
 from spyreprof_analyzers.scheduler import admission, gauges
 from spyreprof_analyzers.slope import cycle_ns, fit_step_model
@@ -160,8 +158,6 @@ def _facts(
         idle_client_share=_idle_client_share(log, in_flight, window),
         requests_in_window=int(in_window(log, window).sum()) if log is not None else finished,
         preemptions=preemptions(inputs.counters, everything, prompt_tokens, window),
-        interference=interference(steps, wall.judged_ns, rules),
-        reasoning=reasoning(log, window),
         prefix_hit_ratio=hit_ratio,
         engines=_engines(inputs, ranks),
         sampled=process_stacks(inputs.stacks, window.start_ns, window.end_ns, pid_of(ranks.judged)),

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from spyreprof_analyzers.communication import Communication
     from spyreprof_analyzers.engine_steps import EngineSteps
     from spyreprof_analyzers.host_stacks import ProcessStacks
-    from spyreprof_analyzers.interference import Interference
     from spyreprof_analyzers.kv_pressure import Preemptions
-    from spyreprof_analyzers.reasoning import Reasoning
     from spyreprof_analyzers.request_log import RequestLog, RequestTimes
     from spyreprof_analyzers.scheduler import Admission
     from spyreprof_analyzers.slope import StepModel
@@ -92,8 +90,6 @@ class Facts:
     idle_client_share: float | None
     requests_in_window: int | None
     preemptions: Preemptions | None
-    interference: Interference | None
-    reasoning: Reasoning | None
     prefix_hit_ratio: float | None
     sampled: ProcessStacks | None
     engines: int
