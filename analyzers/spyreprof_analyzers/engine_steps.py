@@ -30,6 +30,7 @@ class EngineSteps:
     phase: NDArray[np.int64]
     context_requests: NDArray[np.int64]
     context_tokens: NDArray[np.int64]
+    context_seq_len_sum: NDArray[np.int64]
     context_q_k_sum: NDArray[np.int64]
     generation_requests: NDArray[np.int64]
     generation_tokens: NDArray[np.int64]
@@ -72,6 +73,7 @@ def engine_steps(table: pd.DataFrame, writer: str) -> EngineSteps:
         phase=phase,
         context_requests=column("context_requests"),
         context_tokens=context,
+        context_seq_len_sum=column("context_seq_len_sum"),
         context_q_k_sum=column("context_q_k_sum"),
         generation_requests=generation,
         generation_tokens=column("generation_tokens"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from spyreprof.findings import Advice, ExpectedChange, Finding
 from spyreprof.units import format_share
 from spyreprof_analyzers.facts import cite_share
+from spyreprof_analyzers.prefix_cache import cite_hit_ratio
 
 if TYPE_CHECKING:
     from spyreprof.findings import Phase, Verdict
@@ -76,6 +77,8 @@ def _phase(context: Context, side: Side) -> Finding | None:
     if share < rule.materiality_share:
         return None
     evidence = [cite_share(side, facts, book), *bound.evidence]
+    if side == "prefill":
+        evidence += cite_hit_ratio(facts, book)
     severity_rule = "SPY-PRE-001" if side == "prefill" else "SPY-DEC-001"
     largest = verdict.primary in (
         "prefill_bound",

@@ -41,6 +41,7 @@ class RequestLog:
     ttft_ns: NDArray[np.int64]
     prompt_tokens: NDArray[np.float64]
     output_tokens: NDArray[np.float64]
+    reasoning_tokens: NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.e2e_ns)
@@ -74,6 +75,7 @@ def request_log(table: pd.DataFrame) -> RequestLog | None:
         ttft_ns=done["ttft_ns"].to_numpy(dtype=np.int64),
         prompt_tokens=done["prompt_tokens"].to_numpy(dtype=np.float64, na_value=np.nan),
         output_tokens=done["output_tokens"].to_numpy(dtype=np.float64, na_value=np.nan),
+        reasoning_tokens=done["reasoning_tokens"].to_numpy(dtype=np.float64, na_value=np.nan),
     )
 
 

@@ -1,0 +1,196 @@
+"""Prefill that interrupts decode: how much longer running decodes waited because prompts shared or took their step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spyreprof.findings import Advice, ExpectedChange, Finding
+from spyreprof.units import NS_PER_S, format_seconds, format_share
+from spyreprof_analyzers.engine_steps import DECODE, MIXED, PREFILL
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from spyreprof.rules import RuleBook
+    from spyreprof_analyzers.context import Context
+    from spyreprof_analyzers.engine_steps import EngineSteps
+    from spyreprof_analyzers.facts import Facts
+
+SETTING = "max_num_batched_tokens"
+MIN_STEPS_PER_SIZE = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Interference:
+    """What prefill adds to the time that running decodes wait for their next token.
+
+    Attributes:
+        extra_wait_share: added waiting over all waiting of running decodes, both in request-seconds.
+        window_share: the added time itself over the judged window, however many decodes waited.
+        slowest_mixed_share: of the slowest hundredth of the steps that generate, the share with prompt tokens in
+            them; None with too few steps.
+        interrupted_steps: steps with prompt tokens in which decodes ran or waited.
+    """
+
+    extra_wait_share: float
+    window_share: float
+    slowest_mixed_share: float | None
+    interrupted_steps: int
+
+
+def interference(steps: EngineSteps, judged_ns: int, rules: RuleBook) -> Interference | None:
+    """Measure it; None where too few decode steps ran alone to tell what a step takes without prompts.
+
+    Args:
+        steps: the window's steps, shape (n,).
+        judged_ns: length of the window.
+        rules: how many steps are enough.
+    """
+    rule = rules["SPY-INT-001"]
+    alone = steps.of_phase(DECODE)
+    if len(alone) < rule.threshold("min_decode_steps"):
+        return None
+    decoding = np.where(np.isin(steps.phase, (DECODE, MIXED)), steps.generation_requests, 0)
+    decoding = np.where(steps.phase == PREFILL, _decodes_left_out(steps), decoding)
+    with_prompts = np.isin(steps.phase, (PREFILL, MIXED)) & (decoding > 0)
+    # a step without them costs nothing where no decode waits to be in it
+    usual = np.where(steps.phase == MIXED, _usual_ns(alone, decoding), 0)
+    extra_ns = np.where(with_prompts, np.maximum(steps.duration_ns - usual, 0), 0)
+    waited = int((steps.duration_ns * decoding).sum())
+    generating = steps.where(np.isin(steps.phase, (DECODE, MIXED)))
+    slowest: float | None = None
+    if len(generating) >= rule.threshold("min_steps_for_tail"):
+        tail = generating.duration_ns >= np.percentile(generating.duration_ns, 99)
+        slowest = float((generating.phase[tail] == MIXED).mean())
+    return Interference(
+        extra_wait_share=int((extra_ns * decoding).sum()) / max(waited, 1),
+        window_share=int(extra_ns.sum()) / max(judged_ns, 1),
+        slowest_mixed_share=slowest,
+        interrupted_steps=int(with_prompts.sum()),
+    )
+
+
+def _usual_ns(alone: EngineSteps, decoding: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The median step of as many decodes and no prompt, for each step; between sizes that were seen, a line."""
+    sizes, counts = np.unique(alone.generation_requests, return_counts=True)
+    sizes = sizes[counts >= MIN_STEPS_PER_SIZE] if (counts >= MIN_STEPS_PER_SIZE).any() else sizes
+    medians = [float(np.median(alone.duration_ns[alone.generation_requests == size])) for size in sizes]
+    return np.interp(decoding, sizes, medians).astype(np.int64)
+
+
+def _decodes_left_out(steps: EngineSteps) -> NDArray[np.int64]:
+    """For each step of prompts alone, how many decodes went on after it that had begun before it, at least.
+
+    Between two steps that generate, requests end and others finish their prefill. The later step holds at most as many
+    new ones as prompts were begun in between; the rest went on.
+    """
+    left_out = np.zeros(len(steps), dtype=np.int64)
+    before, begun, since = 0, 0, 0
+    cached, prompts = -1, -1
+    for at in range(len(steps)):
+        if steps.phase[at] == PREFILL:
+            # a chunk of the prompts that the step before worked on begins none
+            goes_on = steps.context_requests[at] == prompts and (
+                steps.context_seq_len_sum[at] == cached + steps.context_tokens[at]
+            )
+            begun += 0 if goes_on else int(steps.context_requests[at])
+            cached, prompts = int(steps.context_seq_len_sum[at]), int(steps.context_requests[at])
+        else:
+            after = int(max(steps.generation_requests[at], 0))
+            left_out[since:at] = max(min(before, after - begun), 0)
+            before, begun, since = after + int(max(steps.context_requests[at], 0)), 0, at + 1
+            cached, prompts = -1, -1
+    return left_out
+
+
+def interrupted(context: Context) -> Finding | None:
+    """Running decodes wait for prompts of others."""
+    facts, rules, book = context.facts, context.rules, context.book
+    seen, rule = facts.interference, rules["SPY-INT-001"]
+    if seen is None:
+        return None
+    # either alone says little: a tenth of the window matters if decodes feel it, and the other way round
+    material = min(seen.extra_wait_share, seen.window_share)
+    if material < rule.materiality_share:
+        return None
+    source = "engine steps"
+    evidence = [
+        book.add("interference.extra_wait_share", seen.extra_wait_share, "ratio", "derived", source=source,
+                 n=seen.interrupted_steps,
+                 method="step time beyond the median decode step of the same batch, times the decodes that waited, "
+                 "over all waiting of running decodes"),
+        book.add("interference.window_share", seen.window_share, "ratio", "derived", source=source,
+                 n=seen.interrupted_steps, method="the same time beyond it, over the window"),
+    ]  # fmt: skip
+    text = (
+        f"{format_share(seen.extra_wait_share)} of the time that running decodes wait for their next token is added by "
+        f"prompts in the same step or in a step between: {format_share(seen.window_share)} of the window."
+    )
+    if seen.slowest_mixed_share is not None:
+        evidence.append(
+            book.add("interference.slowest_mixed_share", seen.slowest_mixed_share, "ratio", "measured", source=source,
+                     method="of steps that generate and are at or above the 99th percentile, those with prompt tokens")
+        )  # fmt: skip
+        text += f" Of the slowest hundredth of steps, {format_share(seen.slowest_mixed_share)} held prompt tokens."
+    advice = _smaller_chunks(facts, rules)
+    return Finding(
+        id=rule.id,
+        rule_version=rule.version,
+        severity=context.severity(material, rule),
+        title=rule.title,
+        text=text,
+        phase="mixed",
+        share=seen.window_share,
+        evidence=tuple(evidence),
+        against=rule.false_positive_notes,
+        advice=(advice,) if advice is not None else (),
+    )
+
+
+def _smaller_chunks(facts: Facts, rules: RuleBook) -> Advice | None:
+    """Half the token budget; None where steps with decodes do not reach the half, or it would not hold the batch."""
+    mixed = facts.steps.of_phase(MIXED)
+    if len(mixed) == 0:
+        return None
+    tokens = mixed.context_tokens + mixed.generation_tokens
+    known = facts.settings.max_num_batched_tokens
+    current = known or int(tokens.max())
+    # the engine takes no budget under its batch cap
+    to = max(current // 2, facts.settings.max_num_seqs or 0)
+    batch = int(mixed.generation_requests.max()) + int(mixed.context_requests.max())
+    if to <= batch or to >= current or float(np.percentile(tokens, 90)) <= to:
+        return None
+    now = float(np.percentile(mixed.duration_ns, 90)) / NS_PER_S
+    predicted = facts.curve.at(to)
+    within = rules["SPY-GEN-006"].threshold("max_band")
+    change = ExpectedChange(
+        metric="ITL 99th percentile", direction="down", note="nothing here tells the time of a step of that size"
+    )
+    if predicted is not None and predicted[1] <= within and predicted[0] < now:
+        low, high = (float(max(1.0 - predicted[0] * (1.0 + sign * predicted[1]) / now, 0.0)) for sign in (1, -1))
+        change = ExpectedChange(
+            metric="longest gap between tokens", direction="down", low=low, high=high,
+            note=f"a step with a full budget goes from {format_seconds(now)} to about "
+            f"{format_seconds(predicted[0])}, from steps that held as many tokens",
+        )  # fmt: skip
+    return Advice(
+        id=SETTING,
+        setting=SETTING,
+        from_=current,
+        to=to,
+        from_origin="measured" if known else "estimated",
+        expected=(change,),
+        pays=(
+            ExpectedChange(metric="TTFT", direction="up", note="a prompt takes more steps, each with decodes in it"),
+            ExpectedChange(metric="prompt tokens/s", direction="down", note="smaller steps use the machine less well"),
+        ),
+        preconditions=(
+            f"every step still holds all {batch} requests that ran at once",
+            "the mean gap between tokens hardly falls: the prompts' work stays, in smaller pieces",
+        ),
+        test_arguments=f"--max-num-batched-tokens {to}",
+        refuted_if="the 99th percentile of the gap between tokens does not fall",
+    )
