@@ -293,7 +293,14 @@ def _finish(run: _Run) -> list[str]:
         folder.tighten(run.recording)
         return conclusion.summary(document)
     except Exception as error:  # noqa: BLE001  the program's exit code matters more than our bookkeeping
-        return [f"the recording {shown(run.recording)} is incomplete: {type(error).__name__}: {error}"]
+        return [f"the recording {shown(run.recording)} is incomplete: {_what_went_wrong(error)}"]
+
+
+def _what_went_wrong(error: Exception) -> str:
+    # A folder that is gone, full or read-only is no fault of ours, and its path stands there already.
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return f"{type(error).__name__}: {error}"
 
 
 def shown(path: Path) -> str:
