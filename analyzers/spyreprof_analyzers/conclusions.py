@@ -12,10 +12,14 @@ from spyreprof_analyzers import (
     host_gaps,
     host_stacks,
     interconnect,
+    interference,
     kv_cache,
     load,
+    named_phases,
     phase_findings,
+    prefix_cache,
     queueing,
+    reasoning,
 )
 
 if TYPE_CHECKING:
@@ -31,11 +35,15 @@ FINDINGS: tuple[Callable[[Context], Finding | None], ...] = (
     kv_cache.recompute,
     phase_findings.prefill,
     phase_findings.decode,
+    interference.interrupted,
+    prefix_cache.caching_is_off,
+    reasoning.reasons,
     interconnect.link,
     interconnect.late_rank,
     compilation.compiles,
     host_gaps.between_steps,
     host_stacks.where_the_host_spends,
+    named_phases.named_parts_of_the_host,
 )
 
 _ORDER = {"high": 0, "medium": 1, "low": 2, "info": 3}

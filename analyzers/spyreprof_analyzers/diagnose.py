@@ -36,10 +36,20 @@ from spyreprof_analyzers.facts import Facts, flop_floor_ratio, shares_of, weight
 from spyreprof_analyzers.gaps import requests_in_flight
 from spyreprof_analyzers.host_stacks import pid_of, process_stacks
 from spyreprof_analyzers.interconnect import open_questions, with_link
+from spyreprof_analyzers.interference import interference
 from spyreprof_analyzers.kv_pressure import preemptions, prefix_hit_ratio, usual_prompt_tokens
+from spyreprof_analyzers.named_phases import named_parts
 from spyreprof_analyzers.phase_views import phase_views
 from spyreprof_analyzers.profile import StepSplit, phase_profile, step_split, unlike
-from spyreprof_analyzers.request_log import in_window, latencies, request_log, request_times, summarise
+from spyreprof_analyzers.reasoning import reasoning
+from spyreprof_analyzers.request_log import (
+    in_window,
+    latencies,
+    marked_requests,
+    request_log,
+    request_times,
+    summarise,
+)
 from spyreprof_analyzers.scheduler import admission, gauges
 from spyreprof_analyzers.slope import cycle_ns, fit_step_model
 from spyreprof_analyzers.steady_state import steady_window
@@ -132,7 +142,7 @@ def _facts(
         )
         for side in profiles.of
     }
-    times = request_times(inputs.counters, log, window)
+    times = request_times(inputs.counters, log, marked_requests(inputs.requests), window)
     hit_ratio = prefix_hit_ratio(inputs.counters, window)
     prompt_tokens = usual_prompt_tokens(log, inputs.counters, hit_ratio, window)
     finished = times.requests if times is not None else None
@@ -158,6 +168,8 @@ def _facts(
         idle_client_share=_idle_client_share(log, in_flight, window),
         requests_in_window=int(in_window(log, window).sum()) if log is not None else finished,
         preemptions=preemptions(inputs.counters, everything, prompt_tokens, window),
+        interference=interference(steps, wall.judged_ns, rules),
+        reasoning=reasoning(log, window),
         prefix_hit_ratio=hit_ratio,
         engines=_engines(inputs, ranks),
         sampled=process_stacks(inputs.stacks, window.start_ns, window.end_ns, pid_of(ranks.judged)),
@@ -165,6 +177,7 @@ def _facts(
         finished=inputs.finished,
         device_kind=inputs.device_kind,
         communication=found,
+        named_parts=named_parts(inputs.named_phases, window, ranks.judged),
     )
 
 
@@ -312,6 +325,7 @@ def _phase_reports(
         bound = facts.bounds[side]
         split = splits.get(name)
         time_ns = facts.wall.phase_ns[name]
+        known = bool(steps.counted.all())
         requests = steps.context_requests + steps.generation_requests
         reports.append(
             PhaseReport(
@@ -319,11 +333,11 @@ def _phase_reports(
                 steps=len(steps),
                 time_ns=time_ns,
                 share=time_ns / max(facts.wall.judged_ns, 1),
-                context_tokens=int(steps.context_tokens.sum()),
-                generation_tokens=int(steps.generation_tokens.sum()),
+                context_tokens=int(steps.context_tokens.sum()) if known else None,
+                generation_tokens=int(steps.generation_tokens.sum()) if known else None,
                 step_time_p50_ns=int(np.percentile(steps.duration_ns, 50)),
                 step_time_p99_ns=int(np.percentile(steps.duration_ns, 99)) if len(steps) >= 100 else None,
-                batch_mean=float(requests.mean()),
+                batch_mean=float(requests.mean()) if known else None,
                 bound=bound.resource,
                 reason=bound.reason,
                 assigned_ratio=split.assigned_ratio if split is not None else None,

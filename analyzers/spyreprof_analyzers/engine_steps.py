@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-# Steps whose tokens are unknown carry this in every count; their phase is "unknown".
+# What a count that nothing tells is.
 UNKNOWN = -1
 
 PREFILL, DECODE, MIXED, UNKNOWN_PHASE = 0, 1, 2, 3
@@ -41,6 +41,15 @@ class EngineSteps:
         return len(self.start_ns)
 
     @property
+    def counted(self) -> NDArray[np.bool_]:
+        """Mask of the steps whose requests and tokens are all known. One that is not may still have a phase."""
+        counts = (self.context_requests, self.context_tokens, self.generation_requests, self.generation_tokens)
+        known = np.ones(len(self), dtype=np.bool_)
+        for count in counts:
+            known &= count != UNKNOWN
+        return known
+
+    @property
     def duration_ns(self) -> NDArray[np.int64]:
         """Step durations."""
         return self.end_ns - self.start_ns
@@ -62,7 +71,9 @@ def engine_steps(table: pd.DataFrame, writer: str) -> EngineSteps:
         return np.asarray(rows[name].fillna(UNKNOWN), dtype=np.int64)
 
     context, generation = column("context_tokens"), column("generation_requests")
-    phase = np.full(len(rows), UNKNOWN_PHASE, dtype=np.int64)
+    # A step that its program marked may have a phase without counts; counts, where there are any, tell more.
+    codes = {name: code for code, name in enumerate(PHASE_NAMES)}
+    phase = np.asarray([codes.get(name, UNKNOWN_PHASE) for name in rows["phase"].fillna("unknown")], dtype=np.int64)
     known = (context != UNKNOWN) & (generation != UNKNOWN)
     phase[known & (context > 0) & (generation == 0)] = PREFILL
     phase[known & (context == 0) & (generation > 0)] = DECODE

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from spyreprof_analyzers.communication import Communication
     from spyreprof_analyzers.engine_steps import EngineSteps
     from spyreprof_analyzers.host_stacks import ProcessStacks
+    from spyreprof_analyzers.interference import Interference
     from spyreprof_analyzers.kv_pressure import Preemptions
+    from spyreprof_analyzers.named_phases import NamedPart
+    from spyreprof_analyzers.reasoning import Reasoning
     from spyreprof_analyzers.request_log import RequestLog, RequestTimes
     from spyreprof_analyzers.scheduler import Admission
     from spyreprof_analyzers.slope import StepModel
@@ -90,6 +93,8 @@ class Facts:
     idle_client_share: float | None
     requests_in_window: int | None
     preemptions: Preemptions | None
+    interference: Interference | None
+    reasoning: Reasoning | None
     prefix_hit_ratio: float | None
     sampled: ProcessStacks | None
     engines: int
@@ -97,6 +102,7 @@ class Facts:
     finished: bool
     device_kind: str | None
     communication: Communication | None = None
+    named_parts: tuple[NamedPart, ...] = ()
 
     @property
     def recompute_window_share(self) -> float | None:
@@ -120,6 +126,7 @@ def mixed_prefill_ratio(steps: EngineSteps) -> float:
     if len(decode) >= MIN_DECODE_STEPS_TO_SPLIT:
         alone = np.minimum(mixed.duration_ns, int(np.median(decode.duration_ns)))
         return 1.0 - int(alone.sum()) / max(time_ns, 1)
+    mixed = mixed.where(mixed.counted)
     context, generation = int(mixed.context_tokens.sum()), int(mixed.generation_tokens.sum())
     return context / max(context + generation, 1)
 
@@ -160,6 +167,8 @@ def flop_floor_ratio(steps: EngineSteps, parameters: ModelFacts, peaks: Peaks, r
     if peak is None or parameters.parameter_bytes is None or size is None or len(prefill) == 0:
         return None
     weights = (parameters.parameter_bytes - (parameters.embedding_bytes or 0)) / size
+    if not prefill.counted.all():
+        return None
     needed_ns = 2.0 * weights * float(prefill.context_tokens.sum()) / peak.value * NS_PER_S
     return _plausible(needed_ns / max(int(prefill.duration_ns.sum()), 1), rules)
 

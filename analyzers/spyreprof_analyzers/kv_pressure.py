@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spyreprof.recording.counters import delta, series
-from spyreprof_analyzers.engine_steps import UNKNOWN_PHASE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,7 +118,7 @@ def _recomputed(
     first, last = int(polled[0]), int(polled[-1])
     steps = everything.where((everything.end_ns > first) & (everything.end_ns <= last))
     through = delta(counters, PROMPT_TOKENS, start_ns=first, end_ns=last)
-    if through is None or len(steps) == 0 or (steps.phase == UNKNOWN_PHASE).any():
+    if through is None or len(steps) == 0 or not steps.counted.all():
         return None
     # without the counter of hits they are taken for computed, which makes what was computed again too small
     found = delta(counters, PREFIX_HITS, start_ns=first, end_ns=last) or 0.0

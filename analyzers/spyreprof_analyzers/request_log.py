@@ -24,6 +24,9 @@ QUEUE, PREFILL, DECODE = (
 )
 FINISHED = "vllm:e2e_request_latency_seconds_count"
 
+# Source of the rows that the program marked itself; all others are a client's.
+_PROGRAM = "agent"
+
 # Percentiles from fewer samples than this say more about luck than about the server.
 MIN_FOR_P90 = 10
 MIN_FOR_P99 = 100
@@ -31,9 +34,10 @@ MIN_FOR_P99 = 100
 
 @dataclass(frozen=True, slots=True)
 class RequestLog:
-    """Finished requests of a load generator, arrays of shape (n,), times in nanoseconds.
+    """Finished requests of one source, arrays of shape (n,), times in nanoseconds.
 
-    `arrival_ns` is None when the log holds no start times; token counts are NaN where the log lacks them.
+    `arrival_ns` is None when the log holds no start times; token counts and the time in the queue are NaN where the
+    log lacks them. `source` says whose log it is.
     """
 
     arrival_ns: NDArray[np.int64] | None
@@ -41,7 +45,10 @@ class RequestLog:
     ttft_ns: NDArray[np.int64]
     prompt_tokens: NDArray[np.float64]
     output_tokens: NDArray[np.float64]
+    cached_tokens: NDArray[np.float64]
     reasoning_tokens: NDArray[np.float64]
+    queue_ns: NDArray[np.float64]
+    source: str
 
     def __len__(self) -> int:
         return len(self.e2e_ns)
@@ -64,7 +71,25 @@ class RequestTimes:
 
 
 def request_log(table: pd.DataFrame) -> RequestLog | None:
-    """Take the requests that finished; None when there are none."""
+    """Take the requests that finished; None when there are none.
+
+    The program's own marks and a load generator's log tell of the same requests. The client's view is taken where
+    there is one; what it lacks is not filled up from the other, whose rows it cannot be matched with.
+    """
+    client = _finished(table[~_marked(table)], "load generator's log")
+    return client if client is not None else marked_requests(table)
+
+
+def marked_requests(table: pd.DataFrame) -> RequestLog | None:
+    """Take the finished requests that the program marked itself; None when there are none."""
+    return _finished(table[_marked(table)], "requests marked by the program")
+
+
+def _marked(table: pd.DataFrame) -> NDArray[np.bool_]:
+    return (table["source"].fillna("") == _PROGRAM).to_numpy(dtype=np.bool_)
+
+
+def _finished(table: pd.DataFrame, source: str) -> RequestLog | None:
     done = table[~table["failed"].fillna(False) & table["ttft_ns"].notna() & table["e2e_ns"].notna()]
     if done.empty:
         return None
@@ -75,15 +100,21 @@ def request_log(table: pd.DataFrame) -> RequestLog | None:
         ttft_ns=done["ttft_ns"].to_numpy(dtype=np.int64),
         prompt_tokens=done["prompt_tokens"].to_numpy(dtype=np.float64, na_value=np.nan),
         output_tokens=done["output_tokens"].to_numpy(dtype=np.float64, na_value=np.nan),
+        cached_tokens=done["cached_tokens"].to_numpy(dtype=np.float64, na_value=np.nan),
         reasoning_tokens=done["reasoning_tokens"].to_numpy(dtype=np.float64, na_value=np.nan),
+        queue_ns=done["queue_ns"].to_numpy(dtype=np.float64, na_value=np.nan),
+        source=source,
     )
 
 
-def request_times(counters: pd.DataFrame, log: RequestLog | None, window: SteadyWindow) -> RequestTimes | None:
+def request_times(
+    counters: pd.DataFrame, log: RequestLog | None, marked: RequestLog | None, window: SteadyWindow
+) -> RequestTimes | None:
     """Queue, prefill and decode time of the requests that finished in the window.
 
-    The engine's histograms tell queue and prefill apart. Without them the client's log knows only time to first
-    token, in which both are one; that sum then stands as prefill and `queue_s` is None.
+    The engine's histograms tell queue and prefill apart, and so does a program that marks its requests. Without them
+    the client's log knows only time to first token, in which both are one; that sum then stands as prefill and
+    `queue_s` is None.
     """
     queue, prefill, decode, finished = (
         delta(counters, name, start_ns=window.start_ns, end_ns=window.end_ns)
@@ -91,15 +122,21 @@ def request_times(counters: pd.DataFrame, log: RequestLog | None, window: Steady
     )
     if queue is not None and prefill is not None and decode is not None and finished:
         return RequestTimes(queue, prefill, decode, int(finished), "/metrics histograms")
-    if log is None:
-        return None
+    # Marks speak where they know the queue, for whoever has a part of a request's time must have all of it.
+    if marked is not None and not np.isnan(marked.queue_ns).any():
+        return _times(marked, window, queue_known=True)
+    return _times(log, window, queue_known=False) if log is not None else None
+
+
+def _times(log: RequestLog, window: SteadyWindow, *, queue_known: bool) -> RequestTimes:
     inside = in_window(log, window)
+    queue_s = float(log.queue_ns[inside].sum()) / NS_PER_S if queue_known else None
     return RequestTimes(
-        None,
-        float(log.ttft_ns[inside].sum()) / NS_PER_S,
+        queue_s,
+        float(log.ttft_ns[inside].sum()) / NS_PER_S - (queue_s or 0.0),
         float((log.e2e_ns - log.ttft_ns)[inside].sum()) / NS_PER_S,
         int(inside.sum()),
-        "load generator's log",
+        log.source,
     )
 
 
@@ -113,13 +150,12 @@ def in_window(log: RequestLog, window: SteadyWindow) -> NDArray[np.bool_]:
 def latencies(log: RequestLog, window: SteadyWindow) -> tuple[LatencySummary, ...]:
     """Percentiles of TTFT, TPOT and end-to-end latency of the window's requests."""
     inside = in_window(log, window)
-    source = "load generator's log"
     rows = (
         ("ttft", log.ttft_ns[inside].astype(np.float64)),
         ("tpot", _time_per_output_token_ns(log)[inside]),
         ("e2e", log.e2e_ns[inside].astype(np.float64)),
     )
-    summaries = (summarise(metric, values / NS_PER_S, source) for metric, values in rows)
+    summaries = (summarise(metric, values / NS_PER_S, log.source) for metric, values in rows)
     return tuple(summary for summary in summaries if summary is not None)
 
 

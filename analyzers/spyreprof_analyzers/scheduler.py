@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spyreprof.recording.counters import answered, series
-from spyreprof_analyzers.engine_steps import UNKNOWN_PHASE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -138,7 +137,7 @@ def admission(
         prompt_tokens: what a usual prompt must compute, or None when it is not known.
         rules: thresholds.
     """
-    known = steps.where(steps.phase != UNKNOWN_PHASE)
+    known = steps.where(steps.counted)
     if len(known) == 0 or len(seen.time_ns) == 0 or np.isnan(seen.waiting).all():
         return None
     rule, cap = rules["SPY-QUE-001"], settings.max_num_seqs

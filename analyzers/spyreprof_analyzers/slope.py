@@ -16,7 +16,6 @@ import numpy as np
 from scipy.optimize import lsq_linear
 
 from spyreprof.findings import SlopeFit, SlopeTerm
-from spyreprof_analyzers.engine_steps import UNKNOWN_PHASE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -74,7 +73,7 @@ def fit_step_model(steps: EngineSteps, cycles_ns: NDArray[np.int64], rules: Rule
     """
     rule = rules["SPY-GEN-005"]
     usable = (
-        (steps.phase != UNKNOWN_PHASE)
+        steps.counted
         & (steps.context_q_k_sum >= 0)
         & (steps.generation_seq_len_sum >= 0)
         & (steps.compiles == 0)

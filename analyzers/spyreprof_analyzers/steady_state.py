@@ -8,7 +8,6 @@ import numpy as np
 
 from spyreprof.findings import SteadyWindow
 from spyreprof.units import NS_PER_S
-from spyreprof_analyzers.engine_steps import UNKNOWN_PHASE
 
 # Shorter idle times are part of a load, however light.
 APART_NS = 20 * NS_PER_S
@@ -33,7 +32,7 @@ def steady_window(steps: EngineSteps, inputs: AnalysisInputs, rules: RuleBook) -
     apart, steps = _without_what_stands_apart(steps, rule.threshold("apart_busy_share"))
     first = _after_warm_up(steps, int(rule.threshold("warm_up_steps")))
     start, end = int(steps.start_ns[first]), int(steps.end_ns[-1])
-    running = np.where(steps.phase == UNKNOWN_PHASE, 0, steps.context_requests + steps.generation_requests)
+    running = np.where(steps.counted, steps.context_requests + steps.generation_requests, 0)
     level = _level(steps, running, start, end)
     basis = "from the first to the last engine step, without warm-up"
     if apart:

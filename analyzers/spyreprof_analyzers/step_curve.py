@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spyreprof.units import NS_PER_S
-from spyreprof_analyzers.engine_steps import UNKNOWN_PHASE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,7 +48,7 @@ def step_curve(steps: EngineSteps, rules: RuleBook) -> StepCurve:
     """Bin steps of known tokens by their total token count; bins with too few steps are left out."""
     rule = rules["SPY-GEN-006"]
     drift = rule.threshold("machine_drift")
-    known = steps.where((steps.phase != UNKNOWN_PHASE) & (steps.compiles == 0))
+    known = steps.where(steps.counted & (steps.compiles == 0))
     total = known.context_tokens + known.generation_tokens
     points: list[tuple[float, float, float, int]] = []
     if len(known):

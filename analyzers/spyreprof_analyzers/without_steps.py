@@ -157,7 +157,7 @@ def _latencies(inputs: AnalysisInputs) -> tuple[LatencySummary, ...]:
     log = request_log(inputs.requests)
     if log is not None:
         whole = [("ttft", log.ttft_ns / NS_PER_S), ("e2e", log.e2e_ns / NS_PER_S)]
-        found = (summarise(metric, values, "load generator's log") for metric, values in whole)
+        found = (summarise(metric, values, log.source) for metric, values in whole)
         return tuple(row for row in found if row is not None)
     rows = []
     for metric, spellings in _HISTOGRAMS:
