@@ -184,12 +184,13 @@ def step(  # noqa: PLR0913 - what there is to know of a step
     Args:
         phase: "prefill", "decode" or "mixed"; None where the counts tell, or nobody knows. A prefill step generates
             for no request, a decode step computes no prompt: the counts of the other kind are then 0 unless given.
-        context_requests: requests whose prompt, or a part of it, is computed in this step.
+        context_requests: requests whose prompt, or a part of it, is computed in this step. Without this and the
+            tokens, the step has a time and a phase, and no more is concluded from it.
         context_tokens: prompt tokens computed in this step.
         context_seq_len_sum: lengths of those requests after this step, in tokens, added up.
         context_q_k_sum: tokens computed times length after this step, added up over those requests.
         generation_requests: requests that get their next token in this step.
-        generation_tokens: tokens generated for them; more than one each with speculation.
+        generation_tokens: tokens computed for them, more than one each with speculation; None for one each.
         generation_seq_len_sum: lengths of those requests after this step, in tokens, added up.
     """
     counts = (

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spyreprof.recording import counters, layout, peaks, requests, shards, tables
+from spyreprof.recording import counters, layout, peaks, phases, requests, shards, tables
 
 if TYPE_CHECKING:
     from spyreprof.recording.manifest import Collector, Manifest
@@ -35,6 +35,8 @@ _COUNTED: tuple[tuple[str, str], ...] = (
     (tables.UNKNOWN_STEP_NAMES, "Steps with an unknown name, left out"),
     (tables.DUPLICATE_STEPS, "Steps recorded twice, counted once"),
     (tables.BACKWARD_STEPS, "Steps that end before they begin, left out"),
+    (phases.BACKWARD_PHASES, "Named parts that end before they begin, left out"),
+    (requests.BACKWARD_REQUESTS, "Requests that end before they begin, left out"),
     (tables.BACKWARD_COLLECTIVES, "Collectives that end before they begin, left out"),
     (counters.GARBAGE_METRIC_LINES, "Lines of /metrics that are no samples, left out"),
     (requests.UNREADABLE_BENCH_FILES, "Result files of a load generator that could not be read"),

@@ -119,6 +119,8 @@ def _own(match: re.Match[str]) -> StepWork:
         cr = ct = cs = cqk = 0
     if phase == "prefill" and not any((gr, gt, gs)):
         gr = gt = gs = 0
+    if gt is None:
+        gt = gr  # one token each: what speculates says so
     counted = _phase(ct, gr) if ct is not None and gr is not None else None
     return StepWork(cr, ct, cs, cqk, gr, gt, gs, counted or phase)
 
