@@ -53,7 +53,7 @@ def hostile_manifest(text: str) -> Manifest:
             return {name: spoiled(part, name) for name, part in value.items()}
         if isinstance(value, list):
             return [spoiled(part) for part in value]
-        return text if isinstance(value, str) and key not in {"state"} else value
+        return text if isinstance(value, str) and key not in {"state", "mode"} else value
 
     content = spoiled(msgspec.to_builtins(MANIFEST))
     content["command"] = [text, f"--{text}", text, f"--model={text}", "--host", text, f"-x{text}", f"{text}={text}"]
