@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -191,6 +192,8 @@ def launch(options: argparse.Namespace) -> int:
     environment = dict(os.environ)
     if not options.netns and not options.master:
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # A launcher that is ended takes its ranks with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     ranks = []
     for rank in range(options.ranks):
         inside = ["ip", "netns", "exec", options.netns[rank]] if options.netns else []

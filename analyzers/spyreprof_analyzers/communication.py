@@ -106,9 +106,9 @@ def ranks_of(inputs: AnalysisInputs, busiest: str) -> Ranks:
     if table is None or table.empty or inputs.device_kind != "cpu":
         return Ranks((busiest,), busiest, None)
     writers = connected_writers(table, busiest)
-    if len(writers) < 2:
-        return Ranks((busiest,), busiest, None)
     calls = match_calls(table, writers)
+    if len(calls) == 0:
+        return Ranks((busiest,), busiest, None)
     waits: dict[str, float] = {}
     pauses = [pause for pause in inputs.pauses if pause.writer in (None, *writers)]
     for place, name in enumerate(writers):

@@ -38,9 +38,9 @@ def with_link(
         if share.waiting >= rules["SPY-NET-002"].threshold("material_wait_ratio"):
             reason += f", and {format_share(share.waiting)} waits for another rank"
         return Bound("interconnect", reason, evidence=_cite_shares(side, found, book))
-    reason = _unclear(found.exposed[side], found.reason, split, rules)
-    if reason is not None:
-        return Bound("undetermined", reason, evidence=(*bound.evidence, *_cite_shares(side, found, book)))
+    unclear = _unclear(found.exposed[side], found.reason, split, rules)
+    if unclear is not None:
+        return Bound("undetermined", unclear, evidence=(*bound.evidence, *_cite_shares(side, found, book)))
     return bound
 
 
@@ -54,6 +54,15 @@ def _unclear(share: Exposed, missing: str | None, split: StepSplit | None, rules
     if share.unsplit >= share.waiting:
         return f"{blocked}, for the link or for a late rank: {missing or 'not all ranks made the same calls'}"
     return f"{blocked}, mostly waiting for other ranks of which none stands out"
+
+
+def blocked_unclearly(facts: Facts, side: Side, rules: RuleBook) -> bool:
+    """Whether collectives block a material share of the steps that is neither transfer nor waiting for a late rank."""
+    found = facts.communication
+    if found is None or side not in found.exposed or found.late is not None:
+        return False
+    share = found.exposed[side]
+    return share.unsplit + share.waiting >= rules["SPY-NET-001"].threshold("min_transfer_share")
 
 
 def sees_link(facts: Facts, side: Side, rules: RuleBook) -> bool:

@@ -13,7 +13,7 @@ import msgspec
 from spyreprof.findings import Witness
 from spyreprof.units import format_share
 from spyreprof_analyzers.facts import cite_at_cap, cite_blocked, cite_flop_floor, cite_share, cite_weight_floor
-from spyreprof_analyzers.interconnect import sees_link, trace_text
+from spyreprof_analyzers.interconnect import blocked_unclearly, sees_link, trace_text
 
 if TYPE_CHECKING:
     from spyreprof.findings import BoundClass, Resource
@@ -64,8 +64,11 @@ def engine_says(facts: Facts, rules: RuleBook) -> BoundClass | None:
         return blocked
     if largest == "scheduler_gap":
         return "host_bound"
-    if facts.communication is not None and facts.bounds[larger_side(facts)].resource == "interconnect":
+    side = larger_side(facts)
+    if facts.communication is not None and facts.bounds[side].resource == "interconnect":
         return "interconnect_bound"
+    if blocked_unclearly(facts, side, rules):
+        return None
     if largest == "decode" and facts.weight_floor_ratio is not None:
         if facts.weight_floor_ratio >= rules["SPY-DEC-001"].threshold("min_weight_floor_ratio"):
             return "decode_bandwidth_bound"
