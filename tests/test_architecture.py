@@ -39,7 +39,7 @@ def imported_by(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("verb", ["record", "doctor", "pack"])
+@pytest.mark.parametrize("verb", ["record", "attach", "doctor", "pack"])
 def test_the_recording_verbs_import_nothing_heavy(verb: str) -> None:
     held = imported_by(f"import spyreprof.cli, spyreprof.cli.{verb}")
     assert not held & (set(HEAVY) - {"rich"})  # rich comes with Typer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -175,3 +176,32 @@ def test_a_cpu_limit_below_the_cpus_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     assert found["processors"].state == "partial"
     assert "limited to 0.5 CPUs" in found["processors"].reason
     assert "2.00 GB" in found["processors"].reason
+
+
+def test_py_spy_is_tried_on_a_child_and_named_with_its_version(tmp_path: Path) -> None:
+    fake_py_spy(tmp_path, "thread (1);f (g.py) 5", "py-spy> Wrote raw flamegraph data")
+    found = as_json_with_path(tmp_path)
+    assert found["py-spy"]["state"] == "ok"
+    assert "version 9.8.7" in found["py-spy"]["reason"]
+    assert "reads a child of ours" in found["py-spy"]["reason"]
+
+
+def test_a_py_spy_that_may_not_read_a_child_says_why(tmp_path: Path) -> None:
+    fake_py_spy(tmp_path, "", "Permission Denied: Try running again with elevated permissions")
+    found = as_json_with_path(tmp_path)
+    assert found["py-spy"]["state"] == "partial"
+    assert "Permission Denied" in found["py-spy"]["reason"]
+    assert found["py-spy"]["remedy"]
+
+
+def fake_py_spy(tmp_path: Path, result: str, message: str) -> None:
+    path = tmp_path / "py-spy"
+    version = "if [ $1 = --version ]; then echo py-spy 9.8.7; exit; fi"
+    path.write_text(f"#!/bin/sh\n{version}\necho '{result}'\necho '{message}' >&2\n")
+    path.chmod(0o755)
+
+
+def as_json_with_path(tmp_path: Path) -> dict[str, dict[str, Any]]:
+    done = run("doctor", "--json", cwd=tmp_path, env={"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"})
+    assert done.returncode == 0, done.stderr
+    return {entry["name"]: entry for entry in json.loads(done.stdout)["capabilities"]}

@@ -106,5 +106,5 @@ def test_the_report_says_in_one_sentence_how_to_go_on(tmp_path: Path, bare_pytho
 def test_help_lists_all_verbs(tmp_path: Path, bare_python: Path) -> None:
     done = run("--help", cwd=tmp_path, python=bare_python, env=INSTALLED)
     assert done.returncode == 0
-    for verb in ("record", "report", "doctor", "pack", "demo", "schema"):
+    for verb in ("record", "attach", "report", "doctor", "pack", "demo", "schema"):
         assert f"  {verb} " in done.stdout
