@@ -159,7 +159,7 @@ def _repeat(launch: _Launch, runs: Series, started: list[_Run]) -> ProgramEnd:
                 say(f"{place}: recording into {shown(recording)}")
                 came, pid = _start(run, started[-1] if started else None)
                 if came is not None:
-                    runs.withdraw()
+                    runs.withdraw(k)
         except OSError as error:
             if not started:
                 raise

@@ -61,7 +61,7 @@ class Series:
             yield path
         except (UserError, OSError):
             with suppress(OSError):
-                self.withdraw()
+                self.withdraw(k)
             raise
 
     def finish(self, document: Manifest) -> None:
@@ -75,15 +75,15 @@ class Series:
         )
         self._write()
 
-    def withdraw(self) -> None:
-        """The program of the last run was never started.
+    def withdraw(self, k: int) -> None:
+        """The program of run `k` was never started. A run that was withdrawn already stays so.
 
         Raises:
             OSError: its folder cannot be removed, or the list not be written.
         """
-        run = self._runs.pop()
-        folder.remove(self.parent / str(run["folder"]))
+        self._runs = [run for run in self._runs if run["k"] != k]
         self._write()
+        folder.remove(self.parent / layout.RUNS / str(k))
 
     def _write(self) -> None:
         folder.write_json(

@@ -10,6 +10,7 @@ import typer
 
 from spyreprof import registry
 from spyreprof.errors import UserError
+from spyreprof.recording import layout
 
 LONGEST_DURATION_S = 366 * 86_400.0
 
@@ -43,7 +44,7 @@ def command(  # noqa: PLR0913, PLR0917 - Typer wants one parameter for each opti
             "the noise floor. The first run that does not end with 0 is the last. All runs share stdin.",
             metavar="N",
             min=1,
-            max=99,
+            max=layout.MAX_RUNS,
         ),
     ] = 1,
     py_spy: Annotated[

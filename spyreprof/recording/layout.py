@@ -20,6 +20,7 @@ TABLES = "tables"
 BENCH = "bench"
 # A repeated recording: a manifest that lists the runs, and `runs/1/ ... runs/N/`, each a complete recording.
 RUNS = "runs"
+MAX_RUNS = 99
 CALIBRATION_BEFORE = "calibration-before.json"
 CALIBRATION_AFTER = "calibration-after.json"
 

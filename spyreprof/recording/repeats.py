@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from spyreprof.errors import UserError
+from spyreprof.recording import layout
 from spyreprof.recording.manifest import Manifest, read_manifest
 from spyreprof.recording.source import open_source
-from spyreprof.recording.store import Recording, open_recording
+from spyreprof.recording.store import Recording, open_run
 
 if TYPE_CHECKING:
     import os
 
 RunState = Literal["complete", "stopped", "cut_off", "unreadable"]
-# `record --repeat` makes no more; a list that claims more is not believed.
-MAX_RUNS = 99
 
 
 @dataclass(frozen=True)
@@ -62,19 +61,20 @@ def open_repeats(path: str | os.PathLike[str]) -> Repeats | None:
     manifest = read_manifest(open_source(Path(path)))
     if manifest.repeats is None:
         return None
-    numbers = sorted({listed.k for listed in manifest.repeats if 1 <= listed.k <= MAX_RUNS})
+    # `record --repeat` makes no more; a list that claims more is not believed.
+    numbers = sorted({listed.k for listed in manifest.repeats if 1 <= listed.k <= layout.MAX_RUNS})
     if not numbers:
         raise UserError(f"{path} lists no run.", "Record again: spyreprof record --repeat N -- COMMAND")
     return Repeats(
         Path(path),
-        max(len(numbers), min(manifest.repeat_count or 0, MAX_RUNS)),
+        max(len(numbers), min(manifest.repeat_count or 0, layout.MAX_RUNS)),
         tuple(_open_run(path, k) for k in numbers),
     )
 
 
 def _open_run(path: str | os.PathLike[str], k: int) -> RepeatedRun:
     try:
-        recording = open_recording(path, k)
+        recording = open_run(path, k)
     except UserError:
         return RepeatedRun(k, "unreadable", None)
     return RepeatedRun(k, run_state(recording.manifest), recording)

@@ -280,5 +280,14 @@ def open_recording(path: str | os.PathLike[str], run: int | None = None) -> Reco
         )
     if run not in numbers:
         raise UserError(f"{path} has no run {run}.", f"It lists {', '.join(map(str, numbers)) or 'none'}.")
-    source = open_source(Path(path), f"{layout.RUNS}/{run}")
+    return open_run(path, run)
+
+
+def open_run(path: str | os.PathLike[str], k: int) -> Recording:
+    """Open a run of a repeated recording that is known to list it.
+
+    Raises:
+        UserError: as `open_recording`.
+    """
+    source = open_source(Path(path), f"{layout.RUNS}/{k}")
     return Recording(source, read_manifest(source))

@@ -286,3 +286,36 @@ def test_a_signal_before_the_first_run_leaves_nothing(tmp_path: Path) -> None:
 def test_help_says_what_is_shared(tmp_path: Path) -> None:
     run = record(tmp_path, ["true"], "--help")
     assert b"All runs share stdin" in b" ".join(run.stdout.split())
+
+
+def test_a_run_that_cannot_be_taken_back_costs_the_runs_before_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spyreprof_collectors import folder, series
+    from spyreprof_collectors.manifest import Manifest
+
+    path, _ = folder.create(tmp_path / "run.spyreprof", "", parts=series.PARTS)
+    runs = series.Series(path, ["true"], {}, 3)
+    with runs.run(1):
+        runs.finish(Manifest(["true"], {}))
+
+    def refuse(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(folder, "remove", refuse)
+    with pytest.raises(OSError, match="Read-only"), runs.run(2):
+        runs.withdraw(2)
+    assert [entry["k"] for entry in runs_of(path)] == [1]
+    assert (path / "runs/1").is_dir()
+
+
+def test_ctrl_c_reaches_the_program_once_and_no_further_run_begins(tmp_path: Path) -> None:
+    code = COUNT_RUNS + "open('ready', 'w').write('x\\n')\ntime.sleep(99)"
+    process = start(tmp_path, python(code), "--repeat", "3")
+    wait_for_text(tmp_path / "ready")
+    os.killpg(process.pid, signal.SIGINT)
+    run = finish(process, tmp_path)
+    assert run.code == -signal.SIGINT
+    assert run.stderr.count(b"KeyboardInterrupt") == 1
+    assert (tmp_path / "runs").read_text() == "x"
+    assert [entry["exit"] for entry in runs_of(run.path)] == [{"signal": int(signal.SIGINT)}]
