@@ -136,8 +136,20 @@ def _waits(running: pd.DataFrame, sleeping: pd.DataFrame, thread: str | None) ->
 
 
 def where_the_host_spends(context: Context) -> Finding | None:
-    """Of the judged process, in the judged window."""
-    return describe(context.facts.sampled, context.rules, context.book, of="the process that runs the steps")
+    """Of the judged process, in the judged window. Where host time matters and nobody looked, the question is open."""
+    facts = context.facts
+    found = describe(facts.sampled, context.rules, context.book, of="the process that runs the steps")
+    host_binds = any(bound.resource == "host" for bound in facts.bounds.values())
+    if found is None and (host_binds or facts.shares.scheduler_gap >= context.rules["SPY-HST-001"].materiality_share):
+        looks = 0 if facts.sampled is None else facts.sampled.looks
+        context.book.leave_open(
+            "what the host does between and beside kernels",
+            f"only {looks} looks at the Python stacks fell into the window"
+            if looks
+            else "no Python stacks were sampled",
+            "record with `--py-spy`, for a minute or more",
+        )
+    return found
 
 
 def describe(seen: ProcessStacks | None, rules: RuleBook, book: EvidenceBook, of: str) -> Finding | None:

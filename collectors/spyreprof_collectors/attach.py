@@ -156,6 +156,7 @@ class Watch:
             self._usage = UsageCollector(self._shards[layout.KIND_USAGE], target.pid, ours, with_root=True)
             self._usage.observers.append(processes.look)
             self._py_spy = PySpyCollector(self._shards[layout.KIND_STACKS], processes, rate_hz, ours)
+            self._py_spy.prepare()
             self._samplers[layout.KIND_USAGE] = Sampler("usage", USAGE_INTERVAL_S, self._usage.sample)
             self._samplers[layout.KIND_STACKS] = Sampler("stacks", TICK_S, self._py_spy.sample)
         if page is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from spyreprof.recording import layout
@@ -38,13 +39,14 @@ class Collection:
         if py_spy_rate_hz is not None:
             self._step_processes = StepProcesses(recording, os.getpid())
             self._py_spy = PySpyCollector(self._stacks_shard, self._step_processes, py_spy_rate_hz, excluded)
+            self._py_spy.prepare()
         self._usage_shard = ShardWriter(recording, layout.KIND_USAGE)
         self._metrics_shard = ShardWriter(recording, layout.KIND_METRICS)
         self._usage = UsageCollector(self._usage_shard, os.getpid(), excluded)
         self._hookless = HooklessProcesses(recording)
         self._usage.observers.append(self._hookless.look)
         self._metrics = MetricsCollector(self._metrics_shard, recording, page)
-        self._usage_sampler = Sampler("usage", USAGE_INTERVAL_S, self._usage.sample)
+        self._usage_sampler = Sampler("usage", USAGE_INTERVAL_S, self._sample_usage)
         self._metrics_sampler = Sampler("metrics", METRICS_INTERVAL_S, self._metrics.sample)
         self._stacks_sampler = Sampler("stacks", TICK_S, self._py_spy.sample) if self._py_spy is not None else None
 
@@ -90,9 +92,18 @@ class Collection:
         hookless = self._hookless.state()
         return [*states, hookless] if hookless is not None else states
 
+    def _sample_usage(self) -> None:
+        with self._no_start():
+            self._usage.sample()
+
+    def _no_start(self) -> AbstractContextManager[object]:
+        """A py-spy that is just being started looks like one more Python of the program."""
+        return self._py_spy.starting if self._py_spy is not None else nullcontext()
+
     def _still_running(self) -> list[Stat]:
         try:
-            return self._usage.members()
+            with self._no_start():
+                return self._usage.members()
         except OSError:
             # without /proc nobody can tell; the collector's state says that it is missing
             return []

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,7 +37,7 @@ SLEEPING_WINDOW_S = 2
 MAX_PROCESSES = 4
 _FAILURES_IN_A_ROW = 3
 _INTERRUPT_PATIENCE_S = 2.0
-_VERSION_TIMEOUT_S = 10.0
+_VERSION_TIMEOUT_S = 3.0
 
 
 class Processes(Protocol):
@@ -76,6 +77,7 @@ class PySpyCollector:
         processes: says which processes to sample.
         rate_hz: looks per second and process.
         own_pids: filled with the process ids of py-spy, which are no part of the program.
+        starting: held from before a py-spy exists until its process id is known. Whoever lists processes takes it.
     """
 
     writer: ShardWriter
@@ -83,19 +85,23 @@ class PySpyCollector:
     rate_hz: int
     own_pids: set[int] = field(default_factory=set)
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    starting: threading.Lock = field(default_factory=threading.Lock)
     _targets: dict[int, Target] = field(default_factory=dict)
     _executable: str | None = None
     _version: str | None = None
-    _begun_ns: int | None = None
+    _is_prepared: bool = False
     _left_out: int = 0
+    _behind: int = 0
+
+    def prepare(self) -> None:
+        """Find py-spy and ask for its version, while there is no program yet that this could be taken for."""
+        self._is_prepared = True
+        self._executable = find(self.environment.get("PATH"))
+        if self._executable is not None:
+            self._version = version(self._executable)
 
     def sample(self) -> None:
         """Move every window on; start those that are due."""
-        if self._begun_ns is None:
-            self._begun_ns = time.monotonic_ns()
-            self._executable = find(self.environment.get("PATH"))
-            if self._executable is not None:
-                self._version = version(self._executable)
         if self._executable is None:
             return
         for target in self._targets.values():
@@ -126,7 +132,7 @@ class PySpyCollector:
         """What the collector got, for the manifest."""
         name = layout.KIND_STACKS
         reasons = [reason for reason in (fault, self.writer.fault) if reason]
-        if self._begun_ns is not None and self._executable is None:
+        if self._is_prepared and self._executable is None:
             return CollectorState(name, "unavailable", MISSING, INSTALL)
         obtain = None
         for target in self._targets.values():
@@ -136,6 +142,8 @@ class PySpyCollector:
                 obtain = obtain or target.trouble.obtain
         if self._left_out:
             reasons.append(f"only {MAX_PROCESSES} of {MAX_PROCESSES + self._left_out} processes were sampled")
+        if self._behind:
+            reasons.append(f"in {self._behind} windows the machine was too busy to keep the rate")
         if self.writer.rows:
             return CollectorState(name, "partial" if reasons else "ok", "; ".join(reasons) or None, obtain)
         reasons = reasons or ["the program ended before a sample was taken"]
@@ -145,11 +153,11 @@ class PySpyCollector:
         length_s = SLEEPING_WINDOW_S if target.with_sleeping else RUNNING_WINDOW_S
         request = Request(executable, target.pid, self.rate_hz, length_s, target.with_sleeping)
         try:
-            target.current = Window.open(request, self.environment)
+            with self.starting:
+                target.current = Window.open(request, self.environment)
+                self.own_pids.add(target.current.pid)
         except OSError as error:
             target.trouble = Trouble(f"{executable} cannot be run: {error.strerror or error}", INSTALL, lasting=True)
-            return
-        self.own_pids.add(target.current.pid)
 
     def _close(self, target: Target, window: Window) -> None:
         target.current = None
@@ -157,6 +165,7 @@ class PySpyCollector:
         row = window.row()
         if row is not None:
             self.writer.write(row)
+            self._behind += window.fell_behind
             target.windows += 1
             target.failures_in_a_row = 0
             target.trouble = None

@@ -36,6 +36,7 @@ _ERRORS = re.compile(r"Errors: (\d+)")
 # What it says when it starts to sample; everything earlier is preparation.
 _STARTED = b"Sampling process"
 _WRITTEN = "Wrote raw"
+_BEHIND = "behind in sampling"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +145,11 @@ class Window:
     def messages(self) -> str:
         """The end of what it said on stderr."""
         return self._messages.decode("utf-8", "replace")
+
+    @property
+    def fell_behind(self) -> bool:
+        """Whether its looks came late, by its own account."""
+        return _BEHIND in self.messages
 
     def row(self) -> dict[str, object] | None:
         """The row of this window; None when py-spy brought no result.

@@ -62,6 +62,7 @@ class Sampling:
         self.shard = ShardWriter(recording, layout.KIND_STACKS)
         path = f"{self.folder}{os.pathsep}{os.environ['PATH']}"
         self.collector = PySpyCollector(self.shard, processes, 50, environment={**os.environ, "PATH": path})
+        self.collector.prepare()
 
     def until(self, condition: Any, what: str) -> None:
         def moved_on() -> bool:
@@ -333,11 +334,13 @@ def test_at_most_four_processes_are_sampled_and_those_stay(tmp_path: Path) -> No
 def test_without_py_spy_one_sentence_says_so(tmp_path: Path, sleeper: int, monkeypatch: pytest.MonkeyPatch) -> None:
     sampling = Sampling(tmp_path, fake_py_spy.results(), Chosen([sleeper]))
     monkeypatch.setattr(py_spy, "find", lambda *_: None)
+    sampling.collector.prepare()
     sampling.collector.sample()
     assert sampling.state == CollectorState(
         "stacks", "unavailable", "py-spy is not installed", "pip install py-spy, into the environment of spyreprof"
     )
-    assert py_spy_probe.probe(sys.executable, None)[0]
+    monkeypatch.setattr(py_spy_probe, "find", lambda *_: None)
+    assert py_spy_probe.probe(sys.executable, None)[0] == "py-spy is not installed"
 
 
 @pytest.mark.parametrize(
@@ -428,6 +431,7 @@ def test_the_program_ends_as_without_py_spy(tmp_path: Path, body: str) -> None:
     assert not any(is_running(pid) for pid in helpers)
     usage = (tmp_path / "run" / "shards" / "usage-launcher.jsonl").read_text()
     assert not any(f'"pid":{pid},' in usage for pid in helpers), "py-spy is no part of the program"
+    assert not any(entry["name"] == "agent.processes" for entry in manifest["collectors"])
 
 
 def test_a_rate_that_is_none_is_refused_before_anything_runs(tmp_path: Path) -> None:
