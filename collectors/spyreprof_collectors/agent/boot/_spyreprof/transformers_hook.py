@@ -9,6 +9,7 @@ again without a cache are context tokens, as in a prefill.
 
 from __future__ import annotations
 
+import sys
 from contextvars import ContextVar
 
 from .step_names import MAX_COUNT, MAX_SUM, step_name
@@ -28,6 +29,9 @@ _INPUTS = ("input_ids", "decoder_input_ids", "inputs_embeds")
 
 def install(agent: Agent, utils: Any) -> None:
     """Cover `GenerationMixin`, once."""
+    version = getattr(sys.modules.get("transformers"), "__version__", None)
+    if isinstance(version, str):
+        agent.process.note("versions", transformers=version)
     mixin = getattr(utils, "GenerationMixin", None)
     missing = next((name for name in ("generate", PREPARE, UPDATE) if not callable(getattr(mixin, name, None))), None)
     if mixin is None or missing is not None:
