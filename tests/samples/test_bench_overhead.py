@@ -83,7 +83,8 @@ def test_windows_cost_their_pauses_and_what_the_steps_inside_take_longer(windows
         "closing_us_per_operator": 100.0,
         "slowdown_ratio": 1.25,
         "slowdown_us_per_operator": 50.0,
-        "cost_ms": 4 + 40 + 20,
+        "pauses_ms": 4.0 + 40.0,
+        "slowdown_ms": 20.0,
     }
 
 
@@ -94,12 +95,21 @@ def test_a_process_that_saved_no_window_tells_no_cost(windows: ModuleType) -> No
     assert windows.summed_up([]) is None
 
 
-def test_the_cost_of_one_set_is_spread_over_a_thousand_steps(windows: ModuleType) -> None:
-    one = {"cost_ms": 40.0, "step_ms": 20.0}
-    told = windows.summed_up([one, {"cost_ms": 50.0, "step_ms": 20.0}, {"cost_ms": 90.0, "step_ms": 21.0}])
-    assert told["cost_ms"] == {"median": 50.0, "min": 40.0, "max": 90.0}
-    assert told["amortised_us_per_step"] == 50.0
-    assert told["amortised_ratio"] == pytest.approx(0.0025)
+@pytest.mark.parametrize(("least", "beyond", "amortised_us"), [(1.02, True, 60.0), (0.98, False, 50.0)])
+def test_the_cost_of_one_set_is_spread_over_a_thousand_steps(
+    windows: ModuleType, least: float, beyond: bool, amortised_us: float
+) -> None:
+    told = windows.summed_up(
+        [
+            {"pauses_ms": pauses, "slowdown_ms": 10.0, "slowdown_ratio": slowdown, "step_ms": 20.0}
+            for pauses, slowdown in ((40.0, 1.1), (50.0, least), (90.0, 1.2))
+        ]
+    )
+    assert told["pauses_ms"] == {"median": 50.0, "min": 40.0, "max": 90.0}
+    # a slowdown that one process of three saw as a speed-up is noise
+    assert told["slowdown_beyond_noise"] is beyond
+    assert told["amortised_us_per_step"] == amortised_us
+    assert told["amortised_ratio"] == pytest.approx(amortised_us / 20_000)
 
 
 @pytest.mark.parametrize(
