@@ -6,6 +6,7 @@ import json
 import sys
 import tracemalloc
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from agent_program import BOOT, DECODE, PREFILL
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(BOOT))
 from _spyreprof.model_facts import _children
 from _spyreprof.rows import encode, encode_step
-from _spyreprof.step_names import PREFIXES, is_step, kind_of
+from _spyreprof.step_names import MAX_COUNT, MAX_SUM, PREFIXES, is_step, kind_of, step_name
 from _spyreprof.window_policy import WindowPolicy, WindowSettings
 
 sys.path.remove(str(BOOT))
@@ -63,6 +64,11 @@ def test_step_rows_leave_out_what_did_not_happen() -> None:
         ("step[EXTEND bs=2 toks=4096]", "context"),
         ("step[DECODE bs=2 g_sqsq=2 g_sqsk=30 g_sk=30]", "generation"),
         ("step[MIXED bs=2 c=1 g=1 c_sq=5 c_sk=8 c_sqsq=25 c_sqsk=40 g_sq=1 g_sk=12 g_sqsq=1 g_sqsk=12]", "context"),
+        ("spyreprof_step[by=api ph=prefill]", "context"),
+        ("spyreprof_step[by=api ph=mixed gr=4]", "context"),
+        ("spyreprof_step[by=generate ph=decode cr=0 ct=0 cs=0 cqk=0 gr=1 gt=1 gs=8]", "generation"),
+        ("spyreprof_step[by=api ct=5 gr=0]", "context"),
+        ("spyreprof_step[by=api cr=0 gr=2]", "generation"),
         ("execute_context_2(300)_generation_5(5) and more", None),
         ("execute_context_2(300)_generation_5(5)\n", None),
         ("execute_model", None),
@@ -75,6 +81,41 @@ def test_names_are_steps_only_when_an_engine_spells_them_so(name: str, kind: str
     assert bool(is_step(name)) == (kind is not None)
     if kind is not None:
         assert name.startswith(PREFIXES)
+
+
+@pytest.mark.parametrize("name", ["spyreprof_step[by=api]", "spyreprof_step[by=api gr=2]"])
+def test_a_step_that_may_or_may_not_hold_prompts_is_of_no_kind(name: str) -> None:
+    assert is_step(name)
+    assert kind_of(name) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "spyreprof_step[]",
+        "spyreprof_step[by=secret]",
+        "spyreprof_step[by=api ph=secret]",
+        "spyreprof_step[by=api gr=-1]",
+        "spyreprof_step[by=api gr=1 cr=1]",
+        "spyreprof_step[by=api secret=1]",
+        "spyreprof_step[by=api gr=1] and more",
+    ],
+)
+def test_our_own_grammar_takes_its_fields_in_order_and_no_other_text(name: str) -> None:
+    assert not is_step(name)
+
+
+@pytest.mark.parametrize("phase", [None, "prefill", "decode", "mixed"])
+@pytest.mark.parametrize("by", ["api", "generate"])
+def test_what_the_agent_spells_the_reader_reads(by: Literal["api", "generate"], phase: str | None) -> None:
+    from spyreprof.trace.annotations import parse_step_name
+
+    name = step_name(by, phase, (1, 2, MAX_SUM, 4, 5, MAX_COUNT, 7))
+    assert is_step(name)
+    work = parse_step_name(name)
+    assert work is not None
+    assert work[:7] == (1, 2, MAX_SUM, 4, 5, MAX_COUNT, 7)
+    assert parse_step_name(step_name(by, phase)) is not None
 
 
 MS = 1_000_000

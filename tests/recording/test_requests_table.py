@@ -97,3 +97,44 @@ def test_a_damaged_result_file_costs_itself(tmp_path: Path) -> None:
     recording = open_recording(builder.write())
     assert len(recording.requests) == 1
     assert recording.quality.counts["unreadable_bench_files"] == 2
+
+
+def marked(**fields: object) -> dict[str, object]:
+    unknown = dict.fromkeys(("ts", "tf", "t1", "prompt", "cached", "output", "reasoning", "reason"))
+    return {"k": "request", "t0": START_NS, **unknown, **fields}
+
+
+def test_a_request_that_the_program_marked_has_its_times_and_its_queue(tmp_path: Path) -> None:
+    whole = marked(
+        ts=START_NS + 10, tf=START_NS + 30, t1=START_NS + 90,
+        prompt=8, cached=4, output=4, reasoning=1, reason="stop",
+    )  # fmt: skip
+    path = RecordingBuilder(tmp_path / "run.spyreprof").shard("requests", [whole]).write()
+    row = open_recording(path).requests.iloc[0]
+    assert (row["queue_ns"], row["ttft_ns"], row["e2e_ns"], row["itl_mean_ns"]) == (10, 30, 90, 20.0)
+    assert (row["prompt_tokens"], row["cached_tokens"], row["output_tokens"], row["reasoning_tokens"]) == (8, 4, 4, 1)
+    assert (row["source"], bool(row["failed"])) == ("agent", False)
+
+
+def test_a_marked_request_without_an_end_is_neither_failed_nor_finished(tmp_path: Path) -> None:
+    rows = [
+        marked(),
+        marked(t1=START_NS + 5, reason="abort"),
+        marked(ts=START_NS + 9, tf=START_NS + 3),  # its first token came before it was scheduled
+        marked(t0=-4),
+    ]
+    path = RecordingBuilder(tmp_path / "run.spyreprof").shard("requests", rows).write()
+    recording = open_recording(path)
+    assert recording.requests["failed"].isna().tolist() == [True, False]
+    assert recording.requests["e2e_ns"].isna().tolist() == [True, False]
+    assert recording.requests["failed"].tolist()[1] is True
+    assert recording.quality.counts["backward_requests"] == 1
+    assert recording.quality.counts["unreadable_rows"] == 1
+
+
+def test_both_views_of_a_request_are_kept_and_told_apart(tmp_path: Path) -> None:
+    builder = RecordingBuilder(tmp_path / "run.spyreprof").shard("requests", [marked(prompt=5)])
+    builder.bench(input_lens=[5], output_lens=[1], ttfts=[0.25], itls=[[]], start_times=[ARRIVAL_S], reasoning_lens=[0])
+    requests = open_recording(builder.write()).requests
+    assert requests["source"].tolist() == ["agent", "bench_result"]
+    assert requests["reasoning_tokens"].tolist()[1] == 0

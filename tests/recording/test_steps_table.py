@@ -24,6 +24,7 @@ def recorded(tmp_path: Path, *steps: tuple[Any, ...]) -> Recording:
         ("requests", schema.REQUESTS),
         ("counters", schema.COUNTERS),
         ("usage", schema.USAGE),
+        ("phases", schema.PHASES),
     ],
 )
 @pytest.mark.parametrize("cached", [False, True])
@@ -32,6 +33,7 @@ def test_every_table_has_exactly_the_declared_columns(
 ) -> None:
     builder = RecordingBuilder(tmp_path / "run.spyreprof").steps([(1, 2, decode_name())]).metrics([(1, ["a 1"])])
     builder.usage([{"t": 1, "pid": 2, "cpu_ns": 3}]).bench(input_lens=[1])
+    builder.shard("phases", [{"t0": 1, "t1": 2, "n": "sample"}])
     path = builder.write()
     if cached:
         getattr(open_recording(path), table)
@@ -173,3 +175,15 @@ def test_an_endless_line_does_not_fill_the_memory(tmp_path: Path, monkeypatch: p
     recording = open_recording(builder.write())
     assert recording.steps["start_ns"].tolist() == [1]
     assert recording.quality.counts["overlong_lines"] == 1
+
+
+def test_a_step_says_what_marked_it(tmp_path: Path) -> None:
+    recording = recorded(
+        tmp_path,
+        (START_NS, START_NS + 1, decode_name()),
+        (START_NS + 2, START_NS + 3, "spyreprof_step[by=api ph=prefill]"),
+        (START_NS + 4, START_NS + 5, "spyreprof_step[by=generate ph=decode gr=2]"),
+    )
+    assert recording.steps["source"].tolist() == ["annotation", "api", "transformers"]
+    assert recording.steps["phase"].tolist() == ["decode", "prefill", "decode"]
+    assert recording.steps["context_tokens"].isna().tolist() == [False, True, False]

@@ -40,6 +40,19 @@ from spyreprof.trace.annotations import StepWork, parse_step_name
             "step[MIXED bs=2 c=1 g=1 c_sq=5 c_sk=8 c_sqsq=25 c_sqsk=40 g_sq=1 g_sk=12 g_sqsq=1 g_sqsk=12]",
             StepWork(1, 5, 8, 40, 1, 1, 12, "mixed"),
         ),
+        # What a program marks: a phase means that the counts of the other kind are zero.
+        ("spyreprof_step[by=api]", StepWork(None, None, None, None, None, None, None, None)),
+        ("spyreprof_step[by=api ph=decode]", StepWork(0, 0, 0, 0, None, None, None, "decode")),
+        ("spyreprof_step[by=api ph=decode gr=4 gs=90]", StepWork(0, 0, 0, 0, 4, 4, 90, "decode")),
+        ("spyreprof_step[by=api ph=prefill ct=8]", StepWork(None, 8, None, None, 0, 0, 0, "prefill")),
+        ("spyreprof_step[by=api ct=8 gr=2 gt=6]", StepWork(None, 8, None, None, 2, 6, None, "mixed")),
+        ("spyreprof_step[by=api gr=2]", StepWork(None, None, None, None, 2, 2, None, None)),
+        # Counts of both kinds tell more than the word.
+        ("spyreprof_step[by=api ph=decode cr=1 ct=8 gr=2]", StepWork(1, 8, None, None, 2, 2, None, "mixed")),
+        (
+            "spyreprof_step[by=generate ph=prefill cr=1 ct=4 cs=14 cqk=56 gr=0 gt=0 gs=0]",
+            StepWork(1, 4, 14, 56, 0, 0, 0, "prefill"),
+        ),
     ],
 )
 def test_a_known_spelling_gives_what_it_carries_and_nothing_else(name: str, work: StepWork) -> None:
@@ -61,6 +74,9 @@ def test_a_known_spelling_gives_what_it_carries_and_nothing_else(name: str, work
         "step[IDLE bs=1]",
         "step[DECODE]",
         "step[DECODE bs=1 prompt=secret]",
+        "spyreprof_step[by=secret]",
+        "spyreprof_step[by=api gr=1 ct=1]",
+        "spyreprof_step[by=api ph=decode] extra",
         "execute_context_" + "9" * 5000 + "(1)_generation_0(0)",
     ],
 )
