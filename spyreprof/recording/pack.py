@@ -9,6 +9,7 @@ from typing import IO
 
 from spyreprof.errors import UserError
 from spyreprof.recording import layout
+from spyreprof.recording.source import MAX_MEMBERS
 
 _FILE_MODE = 0o600
 # Zip cannot express an earlier time.
@@ -84,8 +85,14 @@ def _publish(temporary: Path, target: Path) -> None:
 
 def _write(recording: Path, file: IO[bytes], skip: tuple[Path, ...]) -> None:
     left_out = {path.resolve() for path in skip}
+    packed = members(recording)
+    if len(packed) > MAX_MEMBERS:
+        raise UserError(
+            f"{recording} holds {len(packed)} files, more than a packed recording may ({MAX_MEMBERS}).",
+            "Take the folder itself along, with tar for instance.",
+        )
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for relative in members(recording):
+        for relative in packed:
             source = recording / relative
             if source.resolve() in left_out:
                 continue

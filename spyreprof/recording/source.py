@@ -18,8 +18,9 @@ from typing import IO, Protocol
 from spyreprof.errors import UserError
 from spyreprof.recording import layout
 
-# A recording of a day holds some hundred files; traces, its largest, are compressed already.
-MAX_MEMBERS = 20_000
+# A recording of a day holds some hundred files, one of a program with many short-lived children two for each of them.
+MAX_MEMBERS = 100_000
+# Traces, its largest, are compressed already.
 MAX_TOTAL_BYTES = 32 * 2**30
 # JSON lines of equal steps compress about 30-fold; DEFLATE can reach 1032-fold on purpose-made input.
 MAX_RATIO = 400

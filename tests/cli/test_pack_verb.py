@@ -60,6 +60,16 @@ def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
     assert run("pack", "run.spyreprof", "--out", "other.zip", cwd=tmp_path).returncode == 0
 
 
+def test_more_files_than_a_reader_takes_are_not_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = make_recording(tmp_path)
+    monkeypatch.setattr("spyreprof.recording.pack.MAX_MEMBERS", len(contents(recording)))
+    pack(recording, tmp_path / "fits.zip")
+    monkeypatch.setattr("spyreprof.recording.pack.MAX_MEMBERS", len(contents(recording)) - 1)
+    with pytest.raises(UserError, match="more than a packed recording may"):
+        pack(recording, tmp_path / "more.zip")
+    assert not list(tmp_path.glob("*more*"))
+
+
 def test_a_dangling_link_is_not_written_through(tmp_path: Path) -> None:
     recording = make_recording(tmp_path)
     (tmp_path / "out.zip").symlink_to(tmp_path / "elsewhere")

@@ -197,7 +197,8 @@ def test_a_worker_that_was_killed_is_named_though_the_program_exits_with_zero(tm
     )
     run = record(tmp_path, [sys.executable, program])
     assert run.code == 0
-    assert f"Ended without a closing row (killed, crashed, or unable to write): process {run.stdout.decode().strip()}" in run.notes
+    cause = "(killed, crashed, or unable to write)"
+    assert f"Ended without a closing row {cause}: process {run.stdout.decode().strip()}" in run.notes
     assert b"Ended without a closing row" in run.stderr
 
 
