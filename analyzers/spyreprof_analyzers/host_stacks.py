@@ -173,8 +173,9 @@ def describe(seen: ProcessStacks | None, rules: RuleBook, book: EvidenceBook, of
         write("busiest_thread_working_share", seen.working_share,
               "looks that found the busiest thread of the process running, in no function that waits, over all looks"),
     ]  # fmt: skip
+    worked = "worked" if seen.state_known else "worked, or slept inside C code,"
     text = (
-        f"In {seen.looks:,} looks at {of} its busiest Python thread worked in {format_share(seen.working_share)} and "
+        f"In {seen.looks:,} looks at {of} its busiest Python thread {worked} in {format_share(seen.working_share)} and "
         f"waited in {format_share(1.0 - seen.working_share)}."
     )
     if seen.share_of_work is not None:
@@ -194,7 +195,7 @@ def describe(seen: ProcessStacks | None, rules: RuleBook, book: EvidenceBook, of
         text += f" It waited in or below {_listed(named)}."
     against = list(rule.false_positive_notes)
     if not seen.state_known:
-        against.append("this Python does not tell which thread sleeps: sleep inside C code was counted as work")
+        against.append("this Python does not tell py-spy which thread sleeps: sleep inside C code was counted as work")
     if seen.cut_short:
         against.append("only windows that the end of the process cut short were there: shares may be too small")
     return Finding(

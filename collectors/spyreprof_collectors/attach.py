@@ -78,7 +78,7 @@ def attach(options: AttachOptions) -> int:
         raise
     say(f"recording into {shown(recording)}, until Ctrl-C{_other_ends(options)}")
     watch.start()
-    end = _wait(target, options.duration_s)
+    end = _wait(target, options.duration_s, watch, say)
     document.ended_ns = time.monotonic_ns()
     document.duration_reached = end.duration_reached
     document.interrupted = end.interrupted
@@ -168,6 +168,10 @@ class Watch:
         for sampler in self._samplers.values():
             sampler.start()
 
+    def has_no_stacks(self) -> bool:
+        """Whether stacks were asked for, and trying for them is over."""
+        return self._py_spy is not None and self._py_spy.has_given_up
+
     def stop(self) -> list[CollectorState]:
         """End collecting, leave no helper behind, and say what each collector got."""
         if self._metrics is not None:
@@ -199,14 +203,18 @@ class _End:
     duration_reached: bool = False
 
 
-def _wait(target: Target | None, duration_s: float | None) -> _End:
-    """Until a signal, the end of the process, or the end of the time."""
+def _wait(target: Target | None, duration_s: float | None, watch: Watch, say: Voice) -> _End:
+    """Until a signal, the end of the process, or the end of the time. Stacks that will not come are told of at once."""
+    told = False
     deadline_ns = None if duration_s is None else time.monotonic_ns() + int(duration_s * NS_PER_S)
     while True:
         left_s = _LOOK_S if deadline_ns is None else (deadline_ns - time.monotonic_ns()) / NS_PER_S
         info = signal.sigtimedwait(TERMINATING, min(max(left_s, 0.0), _LOOK_S))
         if info is not None:
             return _End(f"Detached after {signal_name(info.si_signo)}.", interrupted=True)
+        if not told and watch.has_no_stacks():
+            told = True
+            say("no Python stacks can be had here; why is said at the end. The rest goes on.")
         if target is not None and target.has_ended():
             return _End(f"Process {target.pid} ended; its exit code is known to its parent alone.")
         if deadline_ns is not None and time.monotonic_ns() >= deadline_ns:

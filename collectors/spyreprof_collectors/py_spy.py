@@ -112,6 +112,14 @@ class PySpyCollector:
             if target.current is None and not target.is_given_up and time.monotonic_ns() >= target.next_ns:
                 self._open(target, self._executable)
 
+    @property
+    def has_given_up(self) -> bool:
+        """Whether no process is left that another window would bring something of."""
+        if self._executable is None:
+            return self._is_prepared
+        targets = list(self._targets.values())
+        return bool(targets) and all(target.is_given_up for target in targets)
+
     def finish(self) -> None:
         """Ask every py-spy for what it has, and leave none behind."""
         running = [target for target in self._targets.values() if target.current is not None]

@@ -241,7 +241,7 @@ def test_stacks_that_may_not_be_read_cost_the_rest_nothing(tmp_path: Path) -> No
     with program() as process:
         attached = Attached(tmp_path, "--pid", str(process.pid), py_spy=denied)
         wait_until(lambda: attached.has_rows("usage") and attached.helpers, "samples")
-        time.sleep(0.5)
+        time.sleep(1.5)  # until that is told
         os.kill(attached.process.pid, signal.SIGINT)
         code, _, err = attached.end()
         ends_as_ever(process)
@@ -249,6 +249,7 @@ def test_stacks_that_may_not_be_read_cost_the_rest_nothing(tmp_path: Path) -> No
     states = attached.collectors()
     assert (states["usage"]["state"], states["stacks"]["state"]) == ("ok", "unavailable")
     assert "Permission Denied" in states["stacks"]["reason"]
+    assert "no Python stacks can be had here" in err
     assert "stacks: " in err
     assert "Remedy: " in err
 
