@@ -21,6 +21,7 @@ from spyreprof_analyzers.communication import (
     ranks_of,
     with_communication,
 )
+from spyreprof_analyzers.compilation import compilation
 from spyreprof_analyzers.conclusions import findings
 from spyreprof_analyzers.context import Context
 from spyreprof_analyzers.engine_steps import (
@@ -32,7 +33,7 @@ from spyreprof_analyzers.engine_steps import (
     busiest_writer,
     engine_steps,
 )
-from spyreprof_analyzers.facts import Facts, flop_floor_ratio, shares_of, weight_floor_ratio
+from spyreprof_analyzers.facts import Facts, floors, shares_of
 from spyreprof_analyzers.gaps import requests_in_flight
 from spyreprof_analyzers.host_stacks import pid_of, process_stacks
 from spyreprof_analyzers.interconnect import open_questions, with_link
@@ -163,14 +164,14 @@ def _facts(
         parameters=inputs.model,
         settings=inputs.settings,
         curve=step_curve(steps, rules),
-        weight_floor_ratio=weight_floor_ratio(steps, inputs.model, peaks, rules),
-        flop_floor_ratio=flop_floor_ratio(steps, inputs.model, peaks, rules),
+        floors={side: floors(side, steps, inputs.model, peaks, rules) for side in bounds},
         idle_client_share=_idle_client_share(log, in_flight, window),
         requests_in_window=int(in_window(log, window).sum()) if log is not None else finished,
         preemptions=preemptions(inputs.counters, everything, prompt_tokens, window),
         interference=interference(steps, wall.judged_ns, rules),
         reasoning=reasoning(log, window),
         prefix_hit_ratio=hit_ratio,
+        compilation=compilation(steps, inputs.compiles, wall),
         engines=_engines(inputs, ranks),
         sampled=process_stacks(inputs.stacks, window.start_ns, window.end_ns, pid_of(ranks.judged)),
         overlap_share=wall.overlap_ns / max(int(steps.duration_ns.sum()), 1),

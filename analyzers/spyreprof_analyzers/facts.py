@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from spyreprof_analyzers.book import EvidenceBook
     from spyreprof_analyzers.bounds import Bound, Peaks
     from spyreprof_analyzers.communication import Communication
+    from spyreprof_analyzers.compilation import Compilation
     from spyreprof_analyzers.engine_steps import EngineSteps
     from spyreprof_analyzers.host_stacks import ProcessStacks
     from spyreprof_analyzers.interference import Interference
@@ -66,8 +67,7 @@ class Shares:
 class Facts:
     """The picture of one engine in its steady-state window.
 
-    `weight_floor_ratio`: time to read the weights once at the measured bandwidth, over the median decode step.
-    `flop_floor_ratio`: time that the prompt tokens' matmuls need at the measured compute peak, over prefill time.
+    `floors`: by side, the least time that its work needs over the time it took.
     `idle_client_share`: share of the window in which the request log shows no request in flight.
     `prefix_hit_ratio`: prompt tokens found in the prefix cache over those looked up.
     Each is None where an input is missing.
@@ -88,8 +88,7 @@ class Facts:
     curve: StepCurve
     parameters: ModelFacts
     settings: EngineSettings
-    weight_floor_ratio: float | None
-    flop_floor_ratio: float | None
+    floors: dict[Side, Floors]
     idle_client_share: float | None
     requests_in_window: int | None
     preemptions: Preemptions | None
@@ -97,12 +96,28 @@ class Facts:
     reasoning: Reasoning | None
     prefix_hit_ratio: float | None
     sampled: ProcessStacks | None
+    compilation: Compilation
     engines: int
     overlap_share: float
     finished: bool
     device_kind: str | None
     communication: Communication | None = None
     named_parts: tuple[NamedPart, ...] = ()
+
+    @property
+    def weight_floor_ratio(self) -> float | None:
+        """Time to read the weights once at the measured bandwidth, over the median decode step."""
+        return self.floors["decode"].weights
+
+    @property
+    def flop_floor_ratio(self) -> float | None:
+        """Time that the prompt tokens' matmuls need at the measured compute peak, over prefill time."""
+        return self.floors["prefill"].flops
+
+    @property
+    def host_share(self) -> float:
+        """Share of the window that the host took, in steps as far as they are cut by resource, and between them."""
+        return self.shares.scheduler_gap + sum(part.share for part in self.budget.parts if part.id.endswith(".host"))
 
     @property
     def recompute_window_share(self) -> float | None:
@@ -148,29 +163,35 @@ def shares_of(wall: WallTime, budget: TimeBudget, steps: EngineSteps) -> Shares:
     )
 
 
-def weight_floor_ratio(steps: EngineSteps, parameters: ModelFacts, peaks: Peaks, rules: RuleBook) -> float | None:
-    """Time to read all weights once at the bandwidth peak, over the median decode step."""
-    peak = peaks.usable.get("memory_bandwidth")
-    decode = steps.of_phase(DECODE)
-    if peak is None or parameters.parameter_bytes is None or len(decode) < MIN_DECODE_STEPS_TO_SPLIT:
-        return None
+@dataclass(frozen=True, slots=True)
+class Floors:
+    """The least time that the work of a phase needs, over the time it took; None where an input is missing.
+
+    `weights`: reading the weights once per step at the bandwidth peak. `flops`: two FLOPs per weight and token at the
+    compute peak.
+    """
+
+    weights: float | None
+    flops: float | None
+
+
+def floors(side: Side, steps: EngineSteps, parameters: ModelFacts, peaks: Peaks, rules: RuleBook) -> Floors:
+    """Both floors of one side of the window's steps; mixed steps, sized by their prompt tokens, are prefill's."""
+    codes, enough = ((DECODE,), MIN_DECODE_STEPS_TO_SPLIT) if side == "decode" else ((PREFILL, MIXED), 1)
+    chosen = steps.where(np.isin(steps.phase, codes))
+    if parameters.parameter_bytes is None or len(chosen) < enough:
+        return Floors(None, None)
     read = parameters.parameter_bytes - (parameters.embedding_bytes or 0)
-    ratio = read / peak.value * NS_PER_S / float(np.median(decode.duration_ns))
-    return _plausible(ratio, rules)
-
-
-def flop_floor_ratio(steps: EngineSteps, parameters: ModelFacts, peaks: Peaks, rules: RuleBook) -> float | None:
-    """Time that two FLOPs per weight and prompt token need at the compute peak, over the time of those steps."""
-    peak = peaks.usable.get("compute")
+    bandwidth, compute = peaks.usable.get("memory_bandwidth"), peaks.usable.get("compute")
+    weights = flops = None
+    if bandwidth is not None:
+        weights = _plausible(read / bandwidth.value * NS_PER_S / float(np.median(chosen.duration_ns)), rules)
     size = BYTES_PER_ELEMENT.get(parameters.dtype or "")
-    prefill = steps.where((steps.phase == PREFILL) | (steps.phase == MIXED))
-    if peak is None or parameters.parameter_bytes is None or size is None or len(prefill) == 0:
-        return None
-    weights = (parameters.parameter_bytes - (parameters.embedding_bytes or 0)) / size
-    if not prefill.counted.all():
-        return None
-    needed_ns = 2.0 * weights * float(prefill.context_tokens.sum()) / peak.value * NS_PER_S
-    return _plausible(needed_ns / max(int(prefill.duration_ns.sum()), 1), rules)
+    if compute is not None and size is not None and chosen.counted.all():
+        tokens = float(chosen.context_tokens.sum() + (chosen.generation_tokens.sum() if side == "decode" else 0))
+        needed_ns = 2.0 * read / size * tokens / compute.value * NS_PER_S
+        flops = _plausible(needed_ns / max(int(chosen.duration_ns.sum()), 1), rules)
+    return Floors(weights, flops)
 
 
 def _plausible(ratio: float, rules: RuleBook) -> float | None:
@@ -246,3 +267,20 @@ def cite_flop_floor(ratio: float, book: EvidenceBook) -> str:
         method="2 FLOPs per weight and prompt token at the compute peak, over the time of those steps",
         source="model size, compute peak, engine steps",
     )
+
+
+def cite_floors(side: Side, facts: Facts, book: EvidenceBook) -> tuple[str, ...]:
+    """Write down both floors of a phase, where they are known; the values are their evidence ids."""
+    found, source = facts.floors[side], "model size, peaks, engine steps"
+    cited = []
+    if found.weights is not None:
+        cited.append(
+            book.add(f"{side}.weight_floor_ratio", found.weights, "ratio", "derived", source=source,
+                     method="time to read all weights once at the bandwidth peak, over the median step")
+        )  # fmt: skip
+    if found.flops is not None:
+        cited.append(
+            book.add(f"{side}.flop_floor_ratio", found.flops, "ratio", "estimated", source=source,
+                     method="2 FLOPs per weight and token at the compute peak, over the time of those steps")
+        )  # fmt: skip
+    return tuple(cited)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # Unprofiled steps of the same shape that make a usual duration, and how near prompt tokens must be.
 MIN_USUAL_STEPS = 5
+# A profiled step stretched this much more than the least stretched one was disturbed by something else as well.
+DISTURBED = 1.5
 SHAPE_TOLERANCE = 0.1
 
 # Operators that do the work which a roofline speaks about.
@@ -80,20 +82,22 @@ class StepSplit:
 
 
 def phase_profile(steps: Iterable[ProfiledStep], unprofiled: EngineSteps) -> PhaseProfile | None:
-    """Add up profiled steps; None when there are none.
+    """Add up profiled steps that were not disturbed; None when there are none.
 
     Args:
         steps: profiled steps of one phase.
         unprofiled: the window's other steps, for the usual duration of a step of the same shape.
     """
-    chosen = list(steps)
+    usual = [(step, usual_step_ns(step, unprofiled)) for step in steps]
+    stretch = [(step.end_ns - step.start_ns) / ns for step, ns in usual if ns]
+    usual = [(s, ns) for s, ns in usual if not ns or (s.end_ns - s.start_ns) / ns <= DISTURBED * min(stretch)]
+    chosen = [step for step, _ in usual]
     if not chosen:
         return None
     kind_ns: dict[str, int] = {}
     kind_count: dict[str, int] = {}
     roofline_ns = flops = moved = attention_bytes = usual_steps = excess_ns = modelled_ns = roofline_all_ns = 0
-    for step in chosen:
-        usual_ns = usual_step_ns(step, unprofiled)
+    for step, usual_ns in usual:
         usual_steps += usual_ns is not None
         scale = _to_usual_speed(step, usual_ns)
         if usual_ns is not None:

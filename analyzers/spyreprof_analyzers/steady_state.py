@@ -11,6 +11,7 @@ from spyreprof.units import NS_PER_S
 
 # Shorter idle times are part of a load, however light.
 APART_NS = 20 * NS_PER_S
+FIFTHS = 5
 
 if TYPE_CHECKING:
     from spyreprof.recording.schema import AnalysisInputs
@@ -67,10 +68,14 @@ def _without_what_stands_apart(steps: EngineSteps, busy_share: float) -> tuple[b
 
 
 def _after_warm_up(steps: EngineSteps, warm_up_steps: int) -> int:
-    """Index of the first step that counts: past the first few, and past compilation at the start."""
+    """Index of the first step that counts: past the first few, and past compilation at the start.
+
+    Compilation that goes on through every fifth of the steps is no warm-up: it is how the engine runs.
+    """
     first = min(warm_up_steps, len(steps) - 1)
-    compiling = np.flatnonzero(steps.compiles[: max(len(steps) // 5, 1)] > 0)
-    if len(compiling):
+    fifths = [bool((part > 0).any()) for part in np.array_split(steps.compiles, FIFTHS)]
+    compiling = np.flatnonzero(steps.compiles[: max(len(steps) // FIFTHS, 1)] > 0)
+    if len(compiling) and not all(fifths):
         first = max(first, min(int(compiling[-1]) + 1, len(steps) - 1))
     return first
 

@@ -12,7 +12,14 @@ import msgspec
 
 from spyreprof.findings import Witness
 from spyreprof.units import format_share
-from spyreprof_analyzers.facts import cite_at_cap, cite_blocked, cite_flop_floor, cite_share, cite_weight_floor
+from spyreprof_analyzers.facts import (
+    cite_at_cap,
+    cite_blocked,
+    cite_floors,
+    cite_flop_floor,
+    cite_share,
+    cite_weight_floor,
+)
 from spyreprof_analyzers.interconnect import blocked_unclearly, sees_link, trace_text
 
 if TYPE_CHECKING:
@@ -58,7 +65,7 @@ def engine_says(facts: Facts, rules: RuleBook) -> BoundClass | None:
     if largest == "no_load":
         return "load_limited"
     if largest == "compile":
-        return "compile_bound"
+        return "compile_bound" if compilation_held_steps_up(facts, rules) else None
     blocked = blocked_class(facts, rules)
     if blocked is not None:
         return blocked
@@ -90,10 +97,31 @@ def requests_say(facts: Facts, rules: RuleBook) -> BoundClass | None:
         return None
     if times.queue_s is not None and times.queue_s >= times.total_s / 2:
         return "queue_bound"
-    if times.decode_s >= times.prefill_s:
+    # what decodes wait for the prompts of others is prefill's; where that turns the answer, there is none
+    added = times.decode_s * (facts.interference.extra_wait_share if facts.interference is not None else 0.0)
+    if times.decode_s - added >= times.prefill_s + added:
         return "decode_bandwidth_bound"
     # without queue times, waiting and prefill are one sum: which of them it was is not for this witness to say
-    return "prefill_bound" if times.queue_s is not None else None
+    return "prefill_bound" if times.queue_s is not None and times.prefill_s > times.decode_s else None
+
+
+def compilation_held_steps_up(facts: Facts, rules: RuleBook) -> bool:
+    """Do step rows tell of it too? Steps that compiled hold most of the compilers' time."""
+    enough = rules["SPY-CMP-001"].threshold("min_share_in_steps")
+    return facts.compilation.steps > 0 and facts.compilation.steps_share >= enough * facts.shares.compile
+
+
+def host_binds(facts: Facts, rules: RuleBook) -> bool:
+    """Does the host take most of the window? Only where time between steps cannot hide work of a device."""
+    limit = rules["SPY-HST-001"].threshold("binding_window_share")
+    return facts.device_kind == "cpu" and facts.host_share >= limit
+
+
+def far_from_floors(facts: Facts, rules: RuleBook) -> bool:
+    """Does neither reading the weights nor the arithmetic explain a step of the larger phase? False if not known."""
+    found, limit = facts.floors[larger_side(facts)], rules["SPY-GEN-003"].threshold("neither_use")
+    known = found.weights is not None and found.flops is not None
+    return known and (found.weights or 0.0) < limit and (found.flops or 0.0) < limit
 
 
 def blocked_class(facts: Facts, rules: RuleBook) -> BoundClass | None:
@@ -158,6 +186,11 @@ def _device_trace(primary: BoundClass, facts: Facts, rules: RuleBook) -> Witness
             name="device_trace", says=said, agrees=None, evidence=cited,
             text=f"a trace of single steps cannot see this; of {side} it shows: {bound.reason}",
         )  # fmt: skip
+    if primary == "host_bound" and said != primary:
+        return Witness(
+            name="device_trace", says=said, agrees=None, evidence=cited,
+            text=f"of the time between steps a trace sees nothing; of {side} it shows: {bound.reason}",
+        )  # fmt: skip
     if primary == "queue_bound":
         if bound.use is None:
             return Witness(name="device_trace", says=said, agrees=None, text=bound.reason, evidence=cited)
@@ -200,6 +233,13 @@ def _engine(primary: BoundClass, facts: Facts, rules: RuleBook, book: EvidenceBo
         if primary == "queue_bound":
             cited.append(cite_at_cap(seen, facts, book))
             text += f"{format_share(seen.at_cap_share)} ran with the batch at its cap; "
+    elif primary == "compile_bound":
+        hit = facts.compilation
+        text = (
+            f"{hit.steps} of {len(facts.steps)} steps compiled and took {format_share(hit.steps_share)} of the window; "
+        )
+    elif primary in ("inefficient_kernel", "host_bound") and said is None and far_from_floors(facts, rules):
+        return _far_from_floors(primary, spoken, cited, facts, rules, book)
     elif primary == "decode_bandwidth_bound" and facts.weight_floor_ratio is not None:
         cited.append(cite_weight_floor(facts.weight_floor_ratio, book))
         text = f"reading the weights once takes {format_share(facts.weight_floor_ratio)} of a decode step; "
@@ -215,6 +255,43 @@ def _engine(primary: BoundClass, facts: Facts, rules: RuleBook, book: EvidenceBo
             evidence=tuple(cited),
         )
     return Witness(name="engine", says=said, agrees=said == primary, text=text + spoken, evidence=tuple(cited))
+
+
+def _far_from_floors(
+    primary: BoundClass, spoken: str, cited: list[str], facts: Facts, rules: RuleBook, book: EvidenceBook
+) -> Witness:
+    """A step that neither floor explains: it agrees that no peak is near, and cannot tell kernels from the host.
+
+    Of the host it sees the time between steps, and agrees where that alone is material.
+    """
+    side = larger_side(facts)
+    found = facts.floors[side]
+    text = (
+        f"reading the weights once takes {format_share(found.weights or 0.0)} and the arithmetic "
+        f"{format_share(found.flops or 0.0)} of a {side} step, so that no peak is near; "
+    )
+    agrees: bool | None = True
+    if primary == "host_bound":
+        shares = facts.shares
+        between = shares.scheduler_gap / max(shares.scheduler_gap + shares.prefill + shares.decode, 1e-9)
+        enough = facts.device_kind == "cpu" and between >= rules["SPY-HST-001"].threshold("min_between_steps")
+        agrees = True if enough else None
+        text += f"{format_share(between)} of the time with work passes between steps; "
+        if not enough:
+            text += "whether kernels or the host take the rest, it cannot tell; "
+    return Witness(
+        name="engine",
+        says=primary if agrees else None,
+        agrees=agrees,
+        text=text + spoken,
+        evidence=(*cited, *cite_floors(side, facts, book)),
+    )
+
+
+def _untold(facts: Facts) -> str:
+    if facts.times is not None and facts.times.queue_s is not None:
+        return "decodes wait for the prompts of others, so that the two cannot be told apart"
+    return "waiting and prefill cannot be told apart"
 
 
 def _requests(primary: BoundClass, facts: Facts, rules: RuleBook, book: EvidenceBook) -> Witness:
@@ -252,7 +329,7 @@ def _requests(primary: BoundClass, facts: Facts, rules: RuleBook, book: Evidence
     if said is None:
         return Witness(
             name="requests", says=None, agrees=None, evidence=tuple(cited),
-            text=f"{text or 'request times are too few'}: waiting and prefill cannot be told apart",
+            text=f"{text or 'request times are too few'}: {_untold(facts)}",
         )  # fmt: skip
     if said == "queue_bound" and primary == "prefill_bound":
         return Witness(

@@ -226,7 +226,7 @@ def inputs(run: Run, engine: Engine, **changes: object) -> AnalysisInputs:
             "e2e_ns": r.end_ns - r.arrival_ns,
             "itl_mean_ns": (r.end_ns - r.first_token_ns) / (r.made - 1) if r.made > 1 else pd.NA,
             "failed": False,
-            "source": "bench",
+            "source": "bench_result",
         }
         for r in run.requests
     ]

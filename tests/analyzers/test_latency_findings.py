@@ -243,13 +243,13 @@ def test_the_severity_of_reasoning_follows_its_share_of_the_window(share: float,
     assert (found.severity if found is not None else None) == severity
 
 
-@pytest.mark.parametrize("count", [0, 9, 10])
+@pytest.mark.parametrize("count", [0, 4, 5])
 def test_reasoning_of_too_few_requests_is_no_finding(count: int) -> None:
     made = thinking(0.75)
     requests = made.requests.copy()
     # the first request lies before the window
     requests.loc[requests.index[count + 1 :], "reasoning_tokens"] = None
-    assert (finding(diagnose(replace(made, requests=requests)), "SPY-RSN-001") is not None) is (count >= 10)
+    assert (finding(diagnose(replace(made, requests=requests)), "SPY-RSN-001") is not None) is (count >= 5)
 
 
 def test_requests_that_do_not_reason_make_no_finding() -> None:

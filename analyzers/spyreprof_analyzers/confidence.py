@@ -1,0 +1,131 @@
+"""How far a verdict can be trusted, by written criteria, with what lowers it in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spyreprof.units import format_share
+from spyreprof_analyzers.witnesses import larger_side, recompute_binds
+
+if TYPE_CHECKING:
+    from spyreprof.findings import BoundClass, Confidence, Witness
+    from spyreprof.recording.schema import Peak
+    from spyreprof.rules import RuleBook
+    from spyreprof_analyzers.facts import Facts
+
+# Classes that name a resource, which only the device trace can see.
+_SEEN_BY_THE_TRACE = frozenset({"prefill_bound", "decode_bandwidth_bound", "inefficient_kernel", "interconnect_bound"})
+
+
+_ROOFLINE = frozenset({"compute", "memory_bandwidth"})
+
+
+def measured_twice(peak: Peak) -> bool:
+    """Whether drift of the machine would have been seen; a declared peak does not drift."""
+    return peak.origin != "measured" or (peak.before is not None and peak.after is not None)
+
+
+def confidence_in(
+    primary: BoundClass, facts: Facts, views: tuple[Witness, ...], rules: RuleBook
+) -> tuple[Confidence, tuple[str, ...]]:
+    """High needs two witnesses, no dissent, and enough steps, requests and explained time."""
+    agree = [view.name for view in views if view.agrees]
+    dissent = [view.name for view in views if view.agrees is False]
+    rule = rules["SPY-GEN-001"]
+    lowering: list[str] = []
+    if dissent:
+        lowering.append(f"{', '.join(name.replace('_', ' ') for name in dissent)} dissents")
+    if primary == "compile_bound":
+        # its time is measured event by event; that steps and requests are few is what it does to an engine
+        if facts.compilation.events < rules["SPY-CMP-001"].threshold("min_events"):
+            lowering.append(f"only {facts.compilation.events} compilations in the window")
+    else:
+        lowering.extend(_few(facts, rules))
+    if facts.shares.unexplained > rule.threshold("max_unexplained_share_high"):
+        lowering.append(f"{format_share(facts.shares.unexplained)} of the window is unexplained")
+    if facts.engines > 1:
+        lowering.append("several processes ran steps; only the busiest is judged")
+    if facts.overlap_share > rules["SPY-GEN-004"].threshold("max_overlap_share"):
+        lowering.append("steps overlap: several threads run them")
+    if not facts.finished:
+        lowering.append("the recording was not finished")
+    if primary in _SEEN_BY_THE_TRACE and "device_trace" not in agree:
+        lowering.append("no device trace confirms the resource")
+    once = [peak for peak in facts.peaks.usable.values() if peak.resource in _ROOFLINE and not measured_twice(peak)]
+    if primary in _SEEN_BY_THE_TRACE and primary != "interconnect_bound" and once:
+        lowering.append("the peaks were not measured both before and after the run")
+    lowering.extend(_close_calls(primary, facts, rules))
+    named = ", ".join(name.replace("_", " ") for name in agree) or "none"
+    reasons = (f"witnesses that agree: {named}", *lowering)
+    if not agree or (len(agree) == 1 and (dissent or lowering)):
+        return "low", reasons
+    if len(agree) == 1 or lowering:
+        return "medium", reasons
+    return "high", reasons
+
+
+def _few(facts: Facts, rules: RuleBook) -> list[str]:
+    rule, found = rules["SPY-GEN-001"], []
+    if len(facts.steps) < rule.threshold("min_steps"):
+        found.append(f"only {len(facts.steps)} steps in the window")
+    if facts.requests_in_window is None:
+        found.append("the number of finished requests is unknown")
+    elif facts.requests_in_window < rule.threshold("min_requests"):
+        found.append(f"only {facts.requests_in_window} requests in the window")
+    return found
+
+
+def _close_calls(primary: BoundClass, facts: Facts, rules: RuleBook) -> list[str]:
+    shares, close = facts.shares, rules["SPY-GEN-001"].threshold("close_shares")
+    ranked = sorted((shares.prefill, shares.decode, shares.no_load, shares.compile, shares.scheduler_gap))
+    calls = []
+    if primary not in ("queue_bound", "kv_capacity_bound") and ranked[-1] - ranked[-2] < close:
+        calls.append("the two largest shares of the window are close")
+    if primary == "interconnect_bound" and _link_leads_by(facts) < close:
+        calls.append("the two largest parts of a step are close")
+    limit = rules["SPY-HST-001"].threshold("binding_window_share")
+    if primary == "host_bound" and facts.device_kind == "cpu" and facts.host_share < limit + close:
+        calls.append("the host's share of the window is close to its threshold")
+    return [*calls, *_close_use(primary, facts, rules), *_close_admission(primary, facts, rules)]
+
+
+def _close_use(primary: BoundClass, facts: Facts, rules: RuleBook) -> list[str]:
+    use, rule = facts.bounds[larger_side(facts)].use, rules["SPY-GEN-003"]
+    if use is None:
+        return []
+    close, most, calls = rules["SPY-GEN-001"].threshold("close_use"), max(use.values()), []
+    if primary in ("prefill_bound", "decode_bandwidth_bound"):
+        if most < rule.threshold("high_use") + close:
+            calls.append("the peak use is close to its threshold")
+        if most > 1.0 + close:
+            calls.append("more than the measured peak was reached: the machine was busy when it was measured")
+    if primary == "inefficient_kernel" and most >= rule.threshold("neither_use") - close:
+        calls.append("the peak use is close to its threshold")
+    return calls
+
+
+def _close_admission(primary: BoundClass, facts: Facts, rules: RuleBook) -> list[str]:
+    seen = facts.admission
+    if seen is None:
+        return []
+    limit = rules["SPY-QUE-001"].threshold("blocked_share") + rules["SPY-GEN-001"].threshold("close_shares")
+    calls = []
+    if primary == "queue_bound":
+        if seen.at_cap_with_room_share < limit:
+            calls.append("the share of held-back time is close to its threshold")
+        if not seen.cap_is_known:
+            calls.append("the batch cap is inferred from what ran, not read from the engine")
+    if primary == "kv_capacity_bound" and not recompute_binds(facts, rules):
+        if seen.kv_full_share < limit:
+            calls.append("the share of time with a full KV cache is close to its threshold")
+        if not seen.cap_is_known:
+            calls.append("the batch cap is not known and may bind too")
+    return calls
+
+
+def _link_leads_by(facts: Facts) -> float:
+    """How much more of the window goes to communication than to any other part of the larger phase; 1 if not cut."""
+    side = larger_side(facts)
+    parts = {part.id.partition(".")[2]: part.share for part in facts.budget.parts if part.id.startswith(f"{side}.")}
+    link = parts.pop("exposed_communication", None)
+    return 1.0 if link is None else link - max(parts.values(), default=0.0)
