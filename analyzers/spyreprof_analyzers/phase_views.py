@@ -8,6 +8,7 @@ from spyreprof.findings import Witness
 from spyreprof.units import NS_PER_S, format_seconds, format_share
 from spyreprof_analyzers.engine_steps import MIXED, PREFILL
 from spyreprof_analyzers.facts import cite_flop_floor, cite_weight_floor
+from spyreprof_analyzers.interconnect import sees_link, trace_text
 from spyreprof_analyzers.slope import FIXED, PER_CONTEXT_TOKEN, PER_Q_K, PER_REQUEST
 from spyreprof_analyzers.witnesses import bound_class
 
@@ -21,15 +22,22 @@ if TYPE_CHECKING:
 def phase_views(side: Side, facts: Facts, rules: RuleBook, book: EvidenceBook) -> tuple[Witness, ...]:
     """Peaks, slope test and requests on one side of the work; each None where it has nothing to say."""
     bound = facts.bounds[side]
-    said = bound_class(side, bound.resource)
+    said: BoundClass | None = bound_class(side, bound.resource)
+    text = bound.reason
+    engine = _decode_engine(facts, rules, book) if side == "decode" else _prefill_engine(facts, rules, book)
+    if said == "interconnect_bound":
+        # the rows of collectives are the engine's; the trace is asked apart
+        if facts.communication is not None:
+            engine = Witness(name="engine", says=said, agrees=None, text=bound.reason, evidence=bound.evidence)
+        said = said if sees_link(facts, side, rules) else None
+        text = trace_text(facts, side) or text
     trace = Witness(
         name="device_trace",
         says=None if said == "undetermined" else said,
         agrees=None,
-        text=bound.reason,
+        text=text,
         evidence=bound.evidence,
     )
-    engine = _decode_engine(facts, rules, book) if side == "decode" else _prefill_engine(facts, rules, book)
     return trace, _compared(engine, trace.says), _requests(side, facts, book)
 
 

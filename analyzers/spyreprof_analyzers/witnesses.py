@@ -240,6 +240,10 @@ def _engine(primary: BoundClass, facts: Facts, rules: RuleBook, book: EvidenceBo
         )
     elif primary in ("inefficient_kernel", "host_bound") and said is None and far_from_floors(facts, rules):
         return _far_from_floors(primary, spoken, cited, facts, rules, book)
+    elif primary == "interconnect_bound" and said == primary:
+        bound = facts.bounds[larger_side(facts)]
+        cited.extend(bound.evidence)
+        text = f"{bound.reason}; "
     elif primary == "decode_bandwidth_bound" and facts.weight_floor_ratio is not None:
         cited.append(cite_weight_floor(facts.weight_floor_ratio, book))
         text = f"reading the weights once takes {format_share(facts.weight_floor_ratio)} of a decode step; "
