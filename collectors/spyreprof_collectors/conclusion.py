@@ -61,6 +61,12 @@ def summary(document: Manifest) -> list[str]:
             for state in document.collectors if state.name == name
         ]  # fmt: skip
         lines.append(f"No steps recorded: {next((reason for reason in reasons if reason), 'nothing ran')}.")
+    # Stacks are asked for; whoever did so shall not learn from the report alone that there are none.
+    lines += [
+        f"No stacks sampled: {state.reason}." + (f" Remedy: {state.obtain}." if state.obtain else "")
+        for state in document.collectors
+        if state.name == layout.KIND_STACKS and state.state == "unavailable"
+    ]
     return lines
 
 

@@ -426,6 +426,7 @@ def test_the_program_ends_as_without_py_spy(tmp_path: Path, body: str) -> None:
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     (state,) = [entry for entry in manifest["collectors"] if entry["name"] == "stacks"]
     assert state["state"] == ("ok" if "stdout" in body else "unavailable"), state
+    assert (b"No stacks sampled: " in done.stderr) == (state["state"] == "unavailable")
     helpers = [int(line.split()[0]) for line in fake_py_spy.calls(folder)]
     assert helpers
     assert not any(is_running(pid) for pid in helpers)
