@@ -72,14 +72,22 @@ def test_strict_exits_with_3_when_something_is_unavailable(tmp_path: Path) -> No
     ],
 )
 def test_whether_the_hook_enters_a_command_is_tried_without_running_it(
-    tmp_path: Path, program: list[str], state: str, reason: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: list[str], state: str, reason: str
 ) -> None:
     (tmp_path / "serve.py").write_text("open('ran', 'w')")
-    hook = as_json(tmp_path, "--", *program)["hook"]
-    assert hook["state"] == state
-    assert reason in hook["reason"]
-    assert (hook["remedy"] is None) == (state == "ok")
+    monkeypatch.chdir(tmp_path)
+    # what else is asked of the interpreter takes seconds
+    monkeypatch.setattr(capabilities, "_probe", lambda _: ({}, None))
+    (hook,) = (entry for entry in capabilities.capabilities(None, program) if entry.name == "hook")
+    assert hook.state == state
+    assert reason in hook.reason
+    assert (hook.remedy is None) == (state == "ok")
     assert not (tmp_path / "ran").exists()
+
+
+def test_the_command_stands_behind_two_dashes(tmp_path: Path) -> None:
+    hook = as_json(tmp_path, "--", sys.executable, "-I", "serve.py", "--strict")["hook"]
+    assert "python -I ignores the environment" in hook["reason"]
 
 
 def test_a_command_that_does_not_exist_is_said_as_record_says_it(tmp_path: Path) -> None:
