@@ -45,7 +45,8 @@ def what_was_seen(inputs: AnalysisInputs, rules: RuleBook, book: EvidenceBook) -
     missing = NotJudged(
         topic="what binds the engine" if findings else "everything",
         reason=_NO_STEP,
-        obtain="record an engine that annotates its steps (vLLM, SGLang), or mark them with `spyreprof_agent`; see `spyreprof doctor`",
+        obtain="record an engine that annotates its steps (vLLM, SGLang), or mark them with `spyreprof_agent`; see "
+        "`spyreprof doctor`",
     )
     _open_questions(inputs, stacks is not None, book)
     return Diagnosis(
