@@ -234,6 +234,8 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
         parser.error(f"--netns must name {ranks} namespaces, one for each rank")
     if (options.netns or options.rank is not None) and not options.master:
         parser.error("--master must say where rank 0 is")
+    if not Path(options.result).absolute().parent.is_dir() or Path(options.result).is_dir():
+        parser.error(f"--result {options.result} is not a place for a file")
     if options.rank is not None and options.rank >= options.world:
         parser.error("--rank must be less than --world")
     return options
