@@ -20,7 +20,7 @@ PROGRAMS = re.compile(
 # Folders that every machine has, or that a project makes for itself under this name.
 PROGRAM_FOLDERS = frozenset({"", ".venv/bin", "venv/bin", "./.venv/bin", "/usr/bin", "/usr/local/bin", "/bin"})
 # Scripts and modules that belong to published projects, or to the samples that come with spyreprof.
-SCRIPTS = frozenset({"samples/serve.py"})
+SCRIPTS = frozenset({"samples/serve.py", "samples/own_engine.py", "samples/hf_generate.py"})
 MODULE_ROOTS = frozenset({"vllm", "sglang", "torch", "transformers", "samples", "uvicorn", "http"})
 # A script of the user keeps its name when the name consists of these words alone.
 SCRIPT_WORDS = _words(
@@ -39,10 +39,10 @@ OPTION_WORDS = SCRIPT_WORDS | _words(
     ep executor expert experts factor fast feature file flash float force format fraction generation
     goodput gpu graph graphs groups guided hidden host hub id ignore input inputs interval iters kernel label
     kv layers len length level limit local log logging lora loras max mem memory metadata metric metrics
-    min mla mm modality mode moe multi nccl node nodes no num off on operators options output overlap p
+    min mla mm modality mode moe multi nccl new node nodes no num off on operators options output overlap p
     padding page pages parallel parser partial path per percent percentile percentiles pipeline policy
     pool port pp prefix preemption processes prompt prompts quantization quantisation random ranks rank
-    rate ratio reasoning request requests result results retries revision rope safetensors scale scaling scenario
+    rate ratio reasoning request requests result results retries revision rope running safetensors scale scaling scenario
     schedule scheduler scheduling scheme seconds seed seq seqs served shared shm size sizes skip slo
     sparse spec speculative ssl steps stop strategy swap sync target template tensor theta thread
     threads time timeout url vocab token tokenizer tokens tool top total tp trace transfer trust type uniform
