@@ -65,7 +65,6 @@ def _switch_on(share: float) -> Advice:
         pays=(ExpectedChange(metric="KV cache", direction="up", note="blocks keep old prompts until they are needed"),),
         preconditions=("prompts begin with the same tokens: a system prompt, examples, earlier turns",),
         test_arguments="--enable-prefix-caching",
-        test_note="without the option that switches it off",
         refuted_if="vllm:prefix_cache_hits does not rise, or prefill time does not fall",
     )  # fmt: skip
 

@@ -74,11 +74,21 @@ def _parser() -> argparse.ArgumentParser:
     engine.add_argument("--max-num-seqs", type=positive, metavar="N", help="requests in a batch")
     engine.add_argument("--max-num-batched-tokens", type=positive, metavar="N", help="tokens in a step")
     engine.add_argument("--max-model-len", type=positive, metavar="N", help="prompt and output of a request")
-    engine.add_argument("--num-kv-blocks", type=positive, metavar="N", help="blocks of the KV cache")
+    # vLLM's names work too, so that advice given for one engine can be tried on the other.
+    engine.add_argument(
+        "--num-kv-blocks", "--num-gpu-blocks-override", type=positive, metavar="N", help="blocks of the KV cache"
+    )
     engine.add_argument("--block-size", type=positive, metavar="N", help="tokens in a block")
     # None: not given, so that the scenario decides.
     engine.add_argument(
         "--no-prefix-caching", action="store_true", default=None, help="compute every prompt from its start"
+    )
+    engine.add_argument(
+        "--enable-prefix-caching",
+        action="store_false",
+        dest="no_prefix_caching",
+        default=None,
+        help="the default but in scenarios without it; the last of the two counts",
     )
     engine.add_argument(
         "--linear-layout",

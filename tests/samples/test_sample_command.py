@@ -110,6 +110,11 @@ def test_switches_of_a_scenario_are_its_defaults_and_can_be_added_to_another() -
     assert parse_options([]).compile is False
 
 
+def test_advice_in_vllms_names_can_be_appended_to_the_command() -> None:
+    options = parse_options(["--no-prefix-caching", "--num-gpu-blocks-override", "77", "--enable-prefix-caching"])
+    assert (options.num_kv_blocks, options.no_prefix_caching) == (77, False)
+
+
 def test_a_port_in_use_is_one_sentence_and_exit_code_2(tmp_path: Path, samples_folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ended = serve(tmp_path, samples_folder, "--port", str(taken.getsockname()[1]))
