@@ -42,7 +42,8 @@ OPTION_WORDS = SCRIPT_WORDS | _words(
     min mla mm modality mode moe multi nccl new node nodes no num off on operators options output overlap p
     padding page pages parallel parser partial path per percent percentile percentiles pipeline policy
     pool port pp prefix preemption processes prompt prompts quantization quantisation random ranks rank
-    rate ratio reasoning request requests result results retries revision rope running safetensors scale scaling scenario
+    rate ratio reasoning request requests result results retries revision rope running safetensors scale scaling
+    scenario
     schedule scheduler scheduling scheme seconds seed seq seqs served shared shm size sizes skip slo
     sparse spec speculative ssl steps stop strategy swap sync target template tensor theta thread
     threads time timeout url vocab token tokenizer tokens tool top total tp trace transfer trust type uniform
