@@ -237,7 +237,7 @@ def test_the_flusher_is_gone_while_the_program_forks(tmp_path: Path) -> None:
     """
     ended = run(tmp_path, program)
     assert (ended.code, ended.stderr) == (0, "")
-    assert ended.stdout in {"[1, 2]\n", "[2, 2]\n"}  # Linux may list a thread a moment longer than it runs
+    assert ended.stdout == "[1, 2]\n"
     assert sorted(row["module"] for row in ended.rows("model")) == ["child", "first", "second"]
 
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from _thread import RLock, allocate_lock, get_ident, start_new_thread
+from _thread import RLock, allocate_lock, get_ident, get_native_id, start_new_thread
 
-__all__ = ["RLock", "allocate_lock", "get_ident", "start_new_thread"]
+__all__ = ["RLock", "allocate_lock", "get_ident", "get_native_id", "start_new_thread"]

@@ -14,7 +14,7 @@ import os
 import time
 
 from . import rows
-from .threads import allocate_lock, start_new_thread
+from .threads import allocate_lock, get_native_id, start_new_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -222,6 +222,7 @@ class _Flusher:
         self._writer = writer
         self._stop = allocate_lock()
         self._done = allocate_lock()
+        self._native_id = 0
 
     def start(self) -> bool:
         self._stop.acquire()
@@ -234,9 +235,14 @@ class _Flusher:
 
     def stop(self) -> None:
         self._stop.release()
-        self._done.acquire(timeout=LOCK_PATIENCE_S)
+        if self._done.acquire(timeout=LOCK_PATIENCE_S):
+            # The kernel counts it a moment longer, and so would Python 3.12 when it warns of a fork beside threads.
+            deadline_ns = time.monotonic_ns() + int(LOCK_PATIENCE_S * 1e9)
+            while os.path.exists(f"/proc/self/task/{self._native_id}") and time.monotonic_ns() < deadline_ns:
+                time.sleep(0.0002)
 
     def _run(self) -> None:
+        self._native_id = get_native_id()
         try:
             while not self._stop.acquire(timeout=FLUSH_INTERVAL_S):
                 if self._writer.on_tick is not None:
