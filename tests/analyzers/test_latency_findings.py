@@ -267,3 +267,34 @@ def test_every_number_of_these_findings_exists(made: AnalysisInputs) -> None:
     found = [f for f in diagnosis.findings if f.id in ("SPY-INT-001", "SPY-PFX-001", "SPY-RSN-001")]
     assert found
     assert all(f.evidence and set(f.evidence) <= known and f.against for f in found)
+
+
+# Both phases at once
+
+
+def both(every_s: float) -> Diagnosis:
+    engine, run = interrupted(every_s)
+    shown = (
+        *profiled(run, phase="decode", compute_use=0.05, bandwidth_use=0.7),
+        *profiled(run, phase="prefill", compute_use=0.6, bandwidth_use=0.05, count=12)[8:],
+    )
+    return judged(engine, run, profiled_steps=shown)
+
+
+@pytest.mark.parametrize(
+    ("every_s", "primary", "secondary"),
+    [(0.45, "prefill_bound", "decode_bandwidth_bound"), (1.0, "decode_bandwidth_bound", "prefill_bound")],
+)
+def test_the_larger_phase_is_the_verdict_and_the_other_stands_beside_it(
+    every_s: float, primary: str, secondary: str
+) -> None:
+    verdict = both(every_s).verdict
+    assert verdict.primary == primary
+    assert secondary in verdict.secondary
+
+
+def test_request_times_do_not_call_it_decode_where_decodes_wait_for_prompts() -> None:
+    """Requests decode nearly all their lives, but most of that is the prompts of others."""
+    view = next(view for view in both(0.45).verdict.witnesses if view.name == "requests")
+    assert view.says != "decode_bandwidth_bound"
+    assert view.agrees is not False
