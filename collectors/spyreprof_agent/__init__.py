@@ -1,8 +1,8 @@
 """Tell spyreprof what your engine does: its steps, the parts of its host work, its requests.
 
 For engines whose steps nothing recognises. Under `spyreprof record` a step, a phase or a request costs one to three
-microseconds; otherwise nothing happens at all. No call raises, whatever is passed: a wrong argument counts as unknown, and the recording says
-so once. Call outside of functions that torch.compile compiles; inside, nothing is recorded.
+microseconds; otherwise nothing happens at all. No call raises, whatever is passed: a wrong argument counts as unknown,
+and the recording says so once. Call outside of functions that torch.compile compiles; inside, nothing is recorded.
 
     import spyreprof_agent
 
