@@ -20,7 +20,7 @@ PROGRAMS = re.compile(
 # Folders that every machine has, or that a project makes for itself under this name.
 PROGRAM_FOLDERS = frozenset({"", ".venv/bin", "venv/bin", "./.venv/bin", "/usr/bin", "/usr/local/bin", "/bin"})
 # Scripts and modules that belong to published projects, or to the samples that come with spyreprof.
-SCRIPTS = frozenset({"samples/serve.py", "samples/own_engine.py", "samples/hf_generate.py"})
+SCRIPTS = frozenset({"samples/serve.py", "samples/own_engine.py", "samples/hf_generate.py", "samples/interconnect.py"})
 MODULE_ROOTS = frozenset({"vllm", "sglang", "torch", "transformers", "samples", "uvicorn", "http"})
 # A script of the user keeps its name when the name consists of these words alone.
 SCRIPT_WORDS = _words(
@@ -33,22 +33,21 @@ SCRIPT_WORDS = _words(
 PLAIN_WORDS = _words("serve run bench latency throughput chat complete generate launch healthy mixed")
 OPTION_WORDS = SCRIPT_WORDS | _words(
     """
-    activation algorithm attention auto backend batched block blocks cache caching capture chunk chunked code
-    compilation compile concurrency config context count cpu cuda data dataset decoding deterministic
-    device disable disabled distributed double dp draft dtype eager enable enabled encoder end engines
-    ep executor expert experts factor fast feature file flash float force format fraction generation
-    goodput gpu graph graphs groups guided hidden host hub id ignore input inputs interval iters kernel label
-    kv layers len length level limit local log logging lora loras max mem memory metadata metric metrics
-    min mla mm modality mode moe multi nccl new node nodes no num off on operators options output overlap p
-    padding page pages parallel parser partial path per percent percentile percentiles pipeline policy
-    pool port pp prefix preemption processes prompt prompts quantization quantisation random ranks rank
-    rate ratio reasoning request requests result results retries revision rope running safetensors scale scaling
-    scenario
-    schedule scheduler scheduling scheme seconds seed seq seqs served shared shm size sizes skip slo
-    sparse spec speculative ssl steps stop strategy swap sync target template tensor theta thread
-    threads time timeout url vocab token tokenizer tokens tool top total tp trace transfer trust type uniform
-    usage use util utilization version wait waiting warmup weight weights width window with workers
-    world
+    activation algorithm attention auto backend batched block blocks cache caching capture chunk chunked
+    code compilation compile concurrency config context count cpu cuda data dataset decoding deterministic
+    device disable disabled distributed double dp draft dtype eager enable enabled encoder end engines ep
+    executor expert experts factor fast feature ffn file flash float force format fraction generation
+    goodput gpu graph graphs groups guided hidden host hub id ignore input inputs interrupt interval iters
+    kernel kv label layers layout len length level limit linear local log logging lora loras master max mem
+    memory metadata metric metrics min mla mm modality mode moe ms multi nccl netns new no node nodes num
+    off on operators options output overlap override p padding page pages parallel parser partial path per
+    percent percentile percentiles pipeline policy pool port pp preemption prefix processes prompt prompts
+    quantisation quantization random rank ranks rate ratio reasoning request requests result results retries
+    revision rope running safetensors scale scaling scenario schedule scheduler scheduling scheme seconds
+    seed seq seqs served shapes shared shm size sizes skip slo slow sparse spec speculative ssl steps stop
+    strategy swap sync target template tensor theta thread threads time timeout token tokenizer tokens tool
+    top total tp trace transfer trust type uniform url usage use util utilization version vocab wait waiting
+    warmup weight weights width window with workers world
     """
 )
 # Names of options that may hold secrets; not even a number after them leaves.
