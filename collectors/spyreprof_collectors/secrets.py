@@ -40,9 +40,11 @@ _HEADER = re.compile(
     re.DOTALL,
 )
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{6,}")
+# A token of Hugging Face has capitals or digits; hf_generate.py has not.
 _KNOWN_SHAPES = re.compile(
     r"\b(?:"
-    r"sk-[A-Za-z0-9_-]{6,}|(?:pk|rk|sk)_(?:live|test)_[A-Za-z0-9]{8,}|hf_[A-Za-z0-9]{8,}|api_org_[A-Za-z0-9]{8,}"
+    r"sk-[A-Za-z0-9_-]{6,}|(?:pk|rk|sk)_(?:live|test)_[A-Za-z0-9]{8,}"
+    r"|hf_(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{8,}|api_org_[A-Za-z0-9]{8,}"
     r"|gh[oprsu]_[A-Za-z0-9]{8,}|github_pat_[A-Za-z0-9_]{8,}|glpat-[A-Za-z0-9_-]{8,}"
     r"|(?:AKIA|ASIA)[A-Z0-9]{12,}|AIza[A-Za-z0-9_-]{20,}|ya29\.[A-Za-z0-9_-]{10,}"
     r"|xox[abeoprs]-[A-Za-z0-9-]{8,}|npm_[A-Za-z0-9]{10,}|dop_v1_[a-f0-9]{10,}|nvapi-[A-Za-z0-9_-]{8,}"

@@ -81,6 +81,7 @@ def test_a_secret_does_not_survive(argv: list[str], secret: str) -> None:
         ["x", "--long-prefill-token-threshold", "512", "--max-tokens", "5", "--num-key-value-heads", "8"],
         ["x", "--model", "/models/granite-3.3-8b-instruct-2024-12-01/snapshots/main", "--seed=12345678901234567890"],
         ["x", "https://host:8000/v1/completions?n=3", "--lora-modules", "a=/path/to/lora", "user@host"],
+        ["python", "samples/hf_generate.py", "--batch", "4"],
         ["x", "http://127.0.0.1:8000/v1/a@b", "https://host/@scope/name"],
         ["x", "--trust-remote-code", "--enforce-eager", "-O3", "--dtype=float16", "--eos-token-id", "2"],
         ["x", "--kv-cache-memory-bytes", "64M", "thisisaverylongnamewithoutanydigitsinit", "execute_context_1"],
