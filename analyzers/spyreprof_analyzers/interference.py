@@ -49,7 +49,7 @@ def interference(steps: EngineSteps, judged_ns: int, rules: RuleBook) -> Interfe
         judged_ns: length of the window.
         rules: how many steps are enough.
     """
-    rule = rules["SPY-INT-001"]
+    rule, steps = rules["SPY-INT-001"], steps.where(steps.counted)
     alone = steps.of_phase(DECODE)
     if len(alone) < rule.threshold("min_decode_steps"):
         return None
@@ -152,7 +152,7 @@ def interrupted(context: Context) -> Finding | None:
 
 def _smaller_chunks(facts: Facts, rules: RuleBook) -> Advice | None:
     """Half the token budget; None where steps with decodes do not reach the half, or it would not hold the batch."""
-    mixed = facts.steps.of_phase(MIXED)
+    mixed = facts.steps.where(facts.steps.counted).of_phase(MIXED)
     if len(mixed) == 0:
         return None
     tokens = mixed.context_tokens + mixed.generation_tokens

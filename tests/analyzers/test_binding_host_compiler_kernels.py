@@ -137,6 +137,13 @@ def test_half_of_a_step_and_the_time_between_steps_make_the_host_bind_together()
     assert "in steps and between them" in diagnosis.verdict.reason
 
 
+def test_time_between_steps_of_an_accelerator_is_not_added_to_the_hosts() -> None:
+    """Its device may still work on the step before."""
+    engine = replace(TINY, gap_ns=700 * US)
+    made = tiny(engine, profiled_steps=tiny_steps(tiny_run(engine), work_us=1200), device_kind="cuda")
+    assert diagnose(made).verdict.primary != "host_bound"
+
+
 @pytest.mark.parametrize(("gap_us", "agrees"), [(450, True), (250, None)])
 def test_step_rows_speak_for_the_host_only_by_the_time_between_steps(gap_us: int, agrees: bool | None) -> None:
     engine = replace(TINY, gap_ns=gap_us * US)

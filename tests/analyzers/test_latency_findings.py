@@ -97,6 +97,17 @@ def test_without_decode_steps_to_compare_with_nothing_is_said_of_interruption() 
     assert finding(judged(engine, run), "SPY-INT-001") is None
 
 
+def test_steps_without_counts_say_nothing_of_interruption() -> None:
+    """Marked as prefill, decode or mixed, and no more."""
+    made = inputs(*reversed(interrupted(0.7)))
+    marks = {(True, True): "mixed", (True, False): "prefill", (False, True): "decode"}
+    phase = [marks[row.context_tokens > 0, row.generation_requests > 0] for row in made.steps.itertuples()]
+    blind = made.steps.assign(phase=phase, context_tokens=None, context_requests=None).astype(
+        {"phase": "string", "context_tokens": "Int64", "context_requests": "Int64"}
+    )
+    assert finding(diagnose(replace(made, steps=blind)), "SPY-INT-001") is None
+
+
 def test_a_budget_that_would_not_hold_the_batch_is_not_advised() -> None:
     engine, run = interrupted()
     settings = EngineSettings(max_num_batched_tokens=64, max_num_seqs=64)
