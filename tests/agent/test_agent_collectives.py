@@ -204,7 +204,7 @@ def gathered(x):
 results = []
 for function in (reduced, broken, gathered):
     torch._dynamo.reset()
-    compiled = torch.compile(function, backend=sys.argv[3] if len(sys.argv) > 3 else "eager")
+    compiled = torch.compile(function, backend="eager")
     for size in (4, 4, 5, 6):
         with record_function({DECODE!r}):
             results.append(compiled(torch.ones(size)).sum().item())

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spyreprof.findings import Diagnosis
-from spyreprof.recording.schema import COLLECTIVES, STEPS, AnalysisInputs
+from spyreprof.recording.schema import COLLECTIVES, STEPS, AnalysisInputs, Interval
 from spyreprof.rules import load_rules
 from spyreprof.targets import Targets
 from spyreprof.trace.profiled import OperatorTime, ProfiledStep
@@ -282,6 +282,16 @@ def test_on_an_accelerator_the_time_of_a_call_says_nothing() -> None:
     diagnosis = judged(replace(two_ranks(transfer=0.7), device_kind="cuda", profiled_steps=()))
     assert diagnosis.verdict.primary != "interconnect_bound"
     assert any(entry.topic == "waiting between ranks" for entry in diagnosis.not_judged)
+
+
+def test_a_pause_of_any_rank_is_a_pause_of_all() -> None:
+    start_ns = 200 * (STEP_NS + MS)
+    pause = Interval(start_ns + MS, start_ns + 3 * STEP_NS, "profiler window", B)
+    diagnosis = judged(replace(two_ranks(transfer=0.7), pauses=(pause,)))
+    budget = diagnosis.time_budget
+    assert budget is not None
+    paused = [part.ns for part in budget.excluded if part.reason.startswith("profiler windows")]
+    assert paused == [pause.end_ns - pause.start_ns]
 
 
 def test_the_budget_closes_and_names_waiting_apart_from_transfer() -> None:
