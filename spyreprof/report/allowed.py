@@ -72,7 +72,12 @@ PYTHON_FLAGS = _words("-u -O -OO -B -I -s -S -E -v -q")
 _NUMBER_TYPES = "auto|half|float|float16|float32|bfloat16|fp8|fp8_e4m3|fp8_e5m2|fp16|fp32|bf16|int8|int4"
 # Values that are no numbers and may stand beside these options.
 OPTION_VALUES: dict[str, re.Pattern[str]] = {
-    "--scenario": re.compile("prefill|decode|queue|healthy|mixed|padding|preempt|prefix"),
+    "--scenario": re.compile(
+        "prefill|decode|queue|healthy|kv-capacity|preemption|host|mixed|shared-prefix|shared-prefix-uncached|reasoning"
+        "|compile|inefficient-kernel|none"
+    ),
+    "--compile-shapes": re.compile("static|dynamic"),
+    "--linear-layout": re.compile("dense|tiled"),
     "--dtype": re.compile(_NUMBER_TYPES),
     "--kv-cache-dtype": re.compile(_NUMBER_TYPES),
     "--device": re.compile(r"(auto|cpu|cuda|rocm|xpu|spyre|hpu|tpu|mps)(:\d{1,3})?"),
