@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from spyreprof.errors import UserError
+from spyreprof.errors import EXIT_OUR_FAILURE, UserError
 from spyreprof.recording import layout
 from spyreprof.units import NS_PER_S
 from spyreprof_collectors import folder
@@ -54,7 +54,7 @@ def attach(options: AttachOptions) -> int:
         0, the exit code to leave with.
 
     Raises:
-        UserError: there is nothing to watch; nothing was written.
+        UserError: there is nothing to watch, and nothing was written; or the end could not be written.
     """
     if options.pid is None and options.url is None:
         raise UserError(
@@ -85,8 +85,15 @@ def attach(options: AttachOptions) -> int:
     document.notes.append(end.sentence)
     seen = watch.stop()
     document.collectors = [*seen, *_not_asked_for(target is not None, page is not None)]
-    document.write(recording)
-    folder.tighten(recording)
+    try:
+        document.write(recording)
+        folder.tighten(recording)
+    except OSError as error:
+        raise UserError(
+            f"The end of {shown(recording)} could not be written: {(error.strerror or str(error)).lower()}.",
+            "What was seen until then is there; free some space, or attach with --out elsewhere.",
+            exit_code=EXIT_OUR_FAILURE,
+        ) from error
     say(end.sentence)
     for state in seen:
         if state.reason is not None and state.state != "ok":
@@ -210,7 +217,8 @@ def _wait(target: Target | None, duration_s: float | None, watch: Watch, say: Vo
     while True:
         left_s = _LOOK_S if deadline_ns is None else (deadline_ns - time.monotonic_ns()) / NS_PER_S
         info = signal.sigtimedwait(TERMINATING, min(max(left_s, 0.0), _LOOK_S))
-        if info is not None:
+        # Not every kernel waits to the end of the time without reporting a signal that is none.
+        if info is not None and info.si_signo in TERMINATING:
             return _End(f"Detached after {signal_name(info.si_signo)}.", interrupted=True)
         if not told and watch.has_no_stacks():
             told = True

@@ -154,7 +154,7 @@ class PySpyCollector:
             reasons.append(f"in {self._behind} windows the machine was too busy to keep the rate")
         if self.writer.rows:
             return CollectorState(name, "partial" if reasons else "ok", "; ".join(reasons) or None, obtain)
-        reasons = reasons or ["the program ended before a sample was taken"]
+        reasons = reasons or ["the end came before a sample was taken"]
         return CollectorState(name, "unavailable", "; ".join(reasons), obtain)
 
     def _open(self, target: Target, executable: str) -> None:
@@ -177,7 +177,7 @@ class PySpyCollector:
             target.windows += 1
             target.failures_in_a_row = 0
             target.trouble = None
-        elif is_alive(target.pid):
+        elif is_alive(target.pid) and (window.fault is not None or not window.was_interrupted):
             target.failures_in_a_row += 1
             target.trouble = self._trouble(target, window)
             target.next_ns = time.monotonic_ns() + NS_PER_S

@@ -142,6 +142,11 @@ class Window:
         self._close()
 
     @property
+    def was_interrupted(self) -> bool:
+        """Whether it was asked to end before its time."""
+        return self._interrupted_ns is not None
+
+    @property
     def messages(self) -> str:
         """The end of what it said on stderr."""
         return self._messages.decode("utf-8", "replace")

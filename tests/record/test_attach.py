@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -264,6 +265,19 @@ def test_a_recorder_that_is_killed_leaves_a_readable_recording_and_py_spy_only_f
     assert read_manifest(attached.path)["ended_ns"] is None
     # Each is told how long to sample, so that it ends without anybody's word.
     assert all("--duration 8 " in line or "--duration 2 " in line for line in fake_py_spy.calls(attached.folder))
+
+
+def test_a_recording_that_vanishes_meanwhile_is_told_of_in_a_sentence(tmp_path: Path) -> None:
+    with program() as process:
+        attached = Attached(tmp_path, "--pid", str(process.pid))
+        wait_until(lambda: attached.has_rows("usage"), "a sample")
+        shutil.rmtree(attached.path)
+        os.kill(attached.process.pid, signal.SIGINT)
+        code, _, err = attached.end()
+        ends_as_ever(process)
+    assert code == 1
+    assert "could not be written" in err
+    assert "Traceback" not in err
 
 
 def test_a_page_alone_is_polled_until_the_time_is_over(tmp_path: Path) -> None:

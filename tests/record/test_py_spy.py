@@ -304,13 +304,21 @@ def test_what_it_has_when_the_program_ends_is_kept(tmp_path: Path, sleeper: int)
     assert sampling.state.state == "ok"
 
 
+def test_one_that_is_asked_to_end_before_it_has_begun_is_no_trouble(tmp_path: Path, sleeper: int) -> None:
+    sampling = Sampling(tmp_path, "signal.signal(signal.SIGINT, signal.SIG_DFL)\ntime.sleep(600)", Chosen([sleeper]))
+    sampling.until(lambda: sampling.helpers, "a start")
+    time.sleep(0.2)  # until it sleeps
+    sampling.collector.finish()
+    assert sampling.state.reason == "the end came before a sample was taken"
+
+
 def test_a_process_that_ends_in_a_window_is_no_trouble_of_py_spys(tmp_path: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-c", "pass"])
     gone.wait()
     sampling = Sampling(tmp_path, fake_py_spy.fails("Error: No such process"), Chosen([gone.pid]))
     sampling.until(lambda: sampling.helpers, "a start")
     sampling.collector.finish()
-    assert sampling.state.reason == "the program ended before a sample was taken"
+    assert sampling.state.reason == "the end came before a sample was taken"
 
 
 def test_at_most_four_processes_are_sampled_and_those_stay(tmp_path: Path) -> None:
