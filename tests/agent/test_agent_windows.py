@@ -65,8 +65,11 @@ def test_a_window_holds_whole_steps_and_the_shapes_of_their_operators(tmp_path: 
     assert (ended.code, ended.stderr) == (0, "")
     rows = ended.rows("window")
     assert [(row["n"], row["state"], row["steps"]) for row in rows] == [(1, "saved", 1), (2, "saved", 3)]
+    (opened,) = ended.process_rows("open")
     for row in rows:
         assert row["t0"] < row["t1"] < row["t2"] < row["t3"]
+        # both clocks at one moment, as in the row of the process's opening
+        assert abs((row["epoch_ns"] - row["t1"]) - (opened["epoch_ns"] - opened["t"])) < 1_000_000_000
         events = trace(ended, row)
         assert [event["name"] for event in events if event.get("cat") == "user_annotation"] == [DECODE] * row["steps"]
         operators = [event for event in events if event.get("cat") == "cpu_op"]

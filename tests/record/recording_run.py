@@ -94,6 +94,7 @@ def record(
     *options: str,
     stdin: bytes = b"",
     env: Mapping[str, str] | None = None,
+    patience_s: float = PATIENCE_S,
 ) -> Finished:
     """Record a program to its end, in `tmp_path`."""
     out = tmp_path / "run.spyreprof"
@@ -103,7 +104,7 @@ def record(
         capture_output=True,
         cwd=tmp_path,
         env=dict(env or environment()),
-        timeout=PATIENCE_S,
+        timeout=patience_s,
         check=False,
     )
     return Finished(done.returncode, done.stdout, done.stderr, out)
