@@ -130,10 +130,10 @@ class Collectives:
             self._replace(name, original, _covering(self, _Function(name, original), self._torch))
         begin = getattr(module, "init_process_group", None)
         if callable(begin):
-            self._replace("init_process_group", begin, _after(begin, self._tell_rank, self._torch))
+            self._replace("init_process_group", begin, _after(begin, self._tell_rank))
         work = getattr(module, "Work", None)
         if work is not None and hasattr(work, "wait"):
-            work.wait = _waiting(self, work.wait)
+            work.wait = _waiting(self, work.wait, self._torch)
         module._spyreprof = True
         process.before_closing.append(self._close)
         process.after_fork_in_child.append(self._forked)
@@ -327,13 +327,16 @@ def _covering(collectives: Collectives, function: _Function, torch: Any) -> Call
             return original(*arguments, **keywords)
         return call(function, arguments, keywords)
 
-    return _like(covering, original, torch)
+    return _like(covering, original)
 
 
-def _waiting(collectives: Collectives, original: Any) -> Callable[..., Any]:
+def _waiting(collectives: Collectives, original: Any, torch: Any) -> Callable[..., Any]:
+    is_compiling = getattr(torch.compiler, "is_compiling", None) or (lambda: False)
     awaited_wait = collectives.wait
 
     def wait(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        if is_compiling():
+            return original(self, *arguments, **keywords)
         return awaited_wait(original, self, arguments, keywords)
 
     wait.__doc__ = original.__doc__
@@ -341,7 +344,7 @@ def _waiting(collectives: Collectives, original: Any) -> Callable[..., Any]:
     return wait
 
 
-def _after(original: Callable[..., Any], tell: Callable[[], None], torch: Any) -> Callable[..., Any]:
+def _after(original: Callable[..., Any], tell: Callable[[], None]) -> Callable[..., Any]:
     def covering(*arguments: Any, **keywords: Any) -> Any:
         result = original(*arguments, **keywords)
         try:
@@ -350,14 +353,14 @@ def _after(original: Callable[..., Any], tell: Callable[[], None], torch: Any) -
             return result
         return result
 
-    return _like(covering, original, torch)
+    return _like(covering, original)
 
 
-def _like(covering: Any, original: Any, torch: Any) -> Callable[..., Any]:
+def _like(covering: Any, original: Any) -> Callable[..., Any]:
     """Let a function pass for the one that it covers, in the eyes of the program and of Dynamo.
 
     Dynamo judges a function by its file. One of ours it would refuse to look into, and break the graph at another
-    place than it does without us. A call outside of any graph is no reason to compile the covering function alone.
+    place than it does without us.
     """
     for name in ("__module__", "__name__", "__qualname__", "__doc__"):
         setattr(covering, name, getattr(original, name))
@@ -366,9 +369,6 @@ def _like(covering: Any, original: Any, torch: Any) -> Callable[..., Any]:
     file = getattr(getattr(original, "__code__", None), "co_filename", None)
     if file is not None:
         covering.__code__ = covering.__code__.replace(co_filename=file)
-    skip = getattr(getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None), "skip_code", None)
-    if skip is not None:
-        skip(covering.__code__)
     made: Callable[..., Any] = covering
     return made
 
