@@ -407,4 +407,4 @@ def test_hundreds_of_short_lived_children_are_all_recorded(tmp_path: Path) -> No
 def test_ten_thousand_short_lived_children_bound_the_launcher_and_the_manifest(tmp_path: Path) -> None:
     run = many_children(tmp_path, plain=8000, orphans=500, forks=1400, spawned=100)
     assert "1000 of 1501 processes are listed here; the shards hold all." in run.notes
-    assert report(run.path)["quality"]["processes"] == 1501
+    assert report(run.path)["quality"]["coverage"]["processes"] == 1501
