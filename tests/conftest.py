@@ -6,6 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A busy machine is slow; how long an example takes says nothing about the code.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 # builders of one area are imported by name from the others
 for folder in (Path(__file__).parent, *sorted(path for path in Path(__file__).parent.iterdir() if path.is_dir())):
