@@ -23,7 +23,7 @@ class Agent:
 
     Attributes:
         folder: the recording folder.
-        on_tick: called from the flusher thread, twice a second once steps have begun.
+        on_tick: called from the flusher thread, four times a second once steps have begun.
     """
 
     def __init__(self, folder: str, how: str) -> None:
