@@ -179,6 +179,33 @@ def test_other_ways_to_communicate_do_as_they_do_without_us(tmp_path: Path) -> N
     assert not any(row["op"] == "all_reduce" for row in ended.rows("collectives"))
 
 
+
+OWN_WORK = """
+class Own(dist.distributed_c10d.Work):
+    def wait(self, timeout):
+        return super().wait(timeout)
+
+class Inherited(dist.distributed_c10d.Work):
+    pass
+
+for work in (Own(), Inherited()):
+    try:
+        ended = work.wait(datetime.timedelta(milliseconds=1))
+    except Exception as error:
+        ended = type(error).__name__
+    if rank == 0:
+        print(ended)
+"""
+
+
+def test_a_class_of_the_programs_own_waits_as_it_does_without_us(tmp_path: Path) -> None:
+    bare = two_ranks(tmp_path, OWN_WORK, agent=False)
+    ended = two_ranks(tmp_path, OWN_WORK)
+    assert "RecursionError" not in bare.stdout
+    assert ended.stdout == bare.stdout
+    assert ended.hooks()["torch.distributed"] == "ok"
+
+
 COMPILED = f"""
 import torch._dynamo
 from torch._dynamo.utils import counters, get_compilation_metrics

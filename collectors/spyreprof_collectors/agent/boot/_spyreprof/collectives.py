@@ -169,23 +169,19 @@ class Collectives:
             self._fail(error)
         return result
 
-    def wait(
-        self, original: Callable[..., Any], work: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> Any:
-        """Wait for a call that was made with `async_op=True`; the time here is its row's blocking time."""
+    def awaited(self, work: Any) -> tuple[Any, list[Any]] | None:
+        """Find the call with `async_op=True` that gave this work, as long as nobody has waited for it."""
         found = self._awaited.get(id(work))
-        if found is None or found[0]() is not work:
-            return original(work, *arguments, **keywords)
-        start_ns = monotonic_ns()
-        result = original(work, *arguments, **keywords)
-        end_ns = monotonic_ns()
+        return found if found is not None and found[0]() is work else None
+
+    def waited(self, work: Any, found: tuple[Any, list[Any]], start_ns: int, end_ns: int) -> None:
+        """The program has waited for that call; the time of this is its row's blocking time."""
         try:
             if self._awaited.pop(id(work), None) is found:
                 found[1][0], found[1][1] = start_ns, end_ns
                 self._append(found[1])
         except Exception as error:
             self._fail(error)
-        return result
 
     def _note(
         self,
@@ -224,7 +220,7 @@ class Collectives:
         def gone(_: Any) -> None:
             # nobody waited: the row says so by having no times
             if self._awaited.get(key, (None, None))[1] is row:
-                del self._awaited[key]
+                self._awaited.pop(key, None)
                 self._append(row)
 
         self._awaited[key] = (ref(result, gone), row)
@@ -332,12 +328,17 @@ def _covering(collectives: Collectives, function: _Function, torch: Any) -> Call
 
 def _waiting(collectives: Collectives, original: Any, torch: Any) -> Callable[..., Any]:
     is_compiling = getattr(torch.compiler, "is_compiling", None) or (lambda: False)
-    awaited_wait = collectives.wait
 
+    # By a calling function of this name and with the work as its first argument, pybind11 tells a call of the base
+    # class's method from one that is to go to a class of the program: it would call that one for ever.
     def wait(self: Any, *arguments: Any, **keywords: Any) -> Any:
-        if is_compiling():
+        found = None if is_compiling() else collectives.awaited(self)
+        if found is None:
             return original(self, *arguments, **keywords)
-        return awaited_wait(original, self, arguments, keywords)
+        start_ns = monotonic_ns()
+        result = original(self, *arguments, **keywords)
+        collectives.waited(self, found, start_ns, monotonic_ns())
+        return result
 
     wait.__doc__ = original.__doc__
     wait.__qualname__ = "Work.wait"
