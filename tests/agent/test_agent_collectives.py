@@ -179,7 +179,6 @@ def test_other_ways_to_communicate_do_as_they_do_without_us(tmp_path: Path) -> N
     assert not any(row["op"] == "all_reduce" for row in ended.rows("collectives"))
 
 
-
 OWN_WORK = """
 class Own(dist.distributed_c10d.Work):
     def wait(self, timeout):
