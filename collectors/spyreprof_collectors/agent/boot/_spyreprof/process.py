@@ -133,7 +133,7 @@ class Process:
 
     def _fork_begins(self) -> None:
         self._run(self.before_fork)
-        self.writer.before_fork()
+        self._run((self.writer.before_fork,))
 
     def _forked(self) -> None:
         self.writer.after_fork_in_child()

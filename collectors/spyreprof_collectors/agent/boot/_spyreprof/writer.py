@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import time
+from time import sleep  # taken now: gevent and its like replace it later, by one that runs other code of the program
 
 from . import rows
 from .threads import allocate_lock, get_native_id, start_new_thread
@@ -198,6 +199,10 @@ class Writer:
             # The cut line is the last one, which readers expect.
             self.fail(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
 
+    def knows(self, flusher: _Flusher) -> bool:
+        """Whether this is the flusher that a fork will end."""
+        return self._flusher is flusher
+
     def flusher_ended(self, flusher: _Flusher) -> None:
         """Forget a flusher that ended by itself."""
         if self._flusher is flusher:
@@ -240,7 +245,7 @@ class _Flusher:
             # The kernel counts it a moment longer, and so would Python 3.12 when it warns of a fork beside threads.
             deadline_ns = time.monotonic_ns() + int(LOCK_PATIENCE_S * 1e9)
             while os.path.exists(f"/proc/self/task/{self._native_id}") and time.monotonic_ns() < deadline_ns:
-                time.sleep(0.0002)
+                sleep(0.0002)
 
     def _run(self) -> None:
         self._native_id = get_native_id()
@@ -249,7 +254,8 @@ class _Flusher:
                 if self._writer.on_tick is not None:
                     self._writer.on_tick()
                 self._writer.flush()
-                if not self._writer.alive:
+                # Two threads may have started one each: the one that nobody knows of would stay when the program forks.
+                if not self._writer.alive or not self._writer.knows(self):
                     break
         except Exception as error:
             self._writer.fail(error)
