@@ -192,6 +192,19 @@ def test_a_version_without_these_methods_is_said_and_left_alone(tmp_path: Path, 
     assert ended.hooks()["transformers generate"] == "missing"
 
 
+def test_a_static_method_in_place_of_one_that_we_cover_turns_the_hook_off(tmp_path: Path) -> None:
+    program = """
+    class Static(GenerationMixin):
+        @staticmethod
+        def _update_model_kwargs_for_generation(outputs, model_kwargs):
+            return model_kwargs
+    print(Static().generate(Tensor(1, 5)).shape)
+    """
+    ended = generate(tmp_path, program)
+    assert (ended.code, ended.stdout, ended.stderr) == (0, "(1, 8)\n", "")
+    assert ended.hooks()["transformers generate"] == "failed"
+
+
 def test_inputs_of_an_unknown_kind_turn_the_hook_off_and_the_program_goes_on(tmp_path: Path) -> None:
     program = """
     class Strange(GenerationMixin):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from contextvars import ContextVar
+from types import FunctionType
 
 from .step_names import MAX_COUNT, MAX_SUM, step_name
 
@@ -99,8 +100,12 @@ class _Hook:
         for owner in model_class.__mro__:
             for name, covering in ((PREPARE, self._covering_prepare), (UPDATE, self._covering_update)):
                 original = owner.__dict__.get(name)
-                if callable(original) and not hasattr(original, "_spyreprof"):
-                    _cover(owner, name, covering(original), original)
+                if original is None or hasattr(original, "_spyreprof"):
+                    continue
+                if not isinstance(original, FunctionType):
+                    # A static method, say: covered as a method it would be called with one argument too many.
+                    raise TypeError(f"{name} of a model's class is no plain method")
+                _cover(owner, name, covering(original), original)
 
     def _covering_prepare(self, original: Any) -> Callable[..., Any]:
         hook = self
@@ -236,10 +241,12 @@ def _length(
 def _prompts(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> tuple[int, int | None]:
     """Number of prompts and their padded length; 0 where they are not text."""
     given = [arguments[0]] if arguments else []
-    given += [keywords.get(name) for name in ("inputs", "input_ids", "inputs_embeds")]
-    prompt = next((tensor for tensor in given if tensor is not None), None)
+    given += [keywords.get(name) for name in ("inputs", "input_ids")]
+    prompt, dimensions = next((tensor for tensor in given if tensor is not None), None), 2
+    if prompt is None:
+        prompt, dimensions = keywords.get("inputs_embeds"), 3
     shape: tuple[int, ...] = tuple(getattr(prompt, "shape", ()))
-    if not 2 <= len(shape) <= 3:
+    if len(shape) != dimensions:
         return 0, None
     return int(shape[0]), int(shape[1])
 
