@@ -47,8 +47,10 @@ class Requests:
             "reason": None,
         }
         if len(self._open) >= MAX_OPEN:
-            # The oldest, without an end.
-            self._write(self._open.pop(next(iter(self._open))))
+            # The oldest, without an end. Another thread may have taken it already.
+            oldest = self._open.pop(next(iter(self._open), 0), None)
+            if oldest is not None:
+                self._write(oldest)
         self._open[id(row)] = row
         return row
 
