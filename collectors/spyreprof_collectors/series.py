@@ -82,8 +82,11 @@ class Series:
             OSError: its folder cannot be removed, or the list not be written.
         """
         self._runs = [run for run in self._runs if run["k"] != k]
-        self._write()
-        folder.remove(self.parent / layout.RUNS / str(k))
+        try:
+            self._write()
+        finally:
+            # On a full disk too: whoever takes back the whole series finds no run in it.
+            folder.remove(self.parent / layout.RUNS / str(k))
 
     def _write(self) -> None:
         folder.write_json(

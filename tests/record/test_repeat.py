@@ -309,6 +309,24 @@ def test_a_run_that_cannot_be_taken_back_costs_the_runs_before_nothing(
     assert (path / "runs/1").is_dir()
 
 
+def test_a_list_that_cannot_be_written_leaves_nothing_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spyreprof_collectors import folder, series
+
+    path, _ = folder.create(tmp_path / "run.spyreprof", "", parts=series.PARTS)
+    runs = series.Series(path, ["true"], {}, 3)
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(folder, "write_json", refuse)
+    with pytest.raises(OSError, match="No space left"), runs.run(1):
+        pytest.fail("a run that no list names may not begin")
+    folder.remove(path, parts=series.PARTS)
+    assert not path.exists()
+
+
 def test_ctrl_c_reaches_the_program_once_and_no_further_run_begins(tmp_path: Path) -> None:
     code = COUNT_RUNS + "open('ready', 'w').write('x\\n')\ntime.sleep(99)"
     process = start(tmp_path, python(code), "--repeat", "3")
