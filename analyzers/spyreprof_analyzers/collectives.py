@@ -99,12 +99,11 @@ def match_calls(table: pd.DataFrame, writers: tuple[str, ...]) -> Calls:
     latest = np.full(length, NOBODY, dtype=np.int64)
     missing: str | None = None
     sides: list[NDArray[np.int64]] = []
-    blocks = np.stack((columns["group"], pairs), axis=1)
-    for block in np.unique(blocks, axis=0) if length else []:
-        inside = np.flatnonzero((blocks == block).all(axis=1) & (columns["seq"] > 0))
-        if not len(inside):
+    for inside in _alike(columns["group"], pairs) if length else []:
+        numbered = inside[columns["seq"][inside] > 0]
+        if not len(numbered):
             continue
-        found, reason = _side_by_side(inside, columns, writer)
+        found, reason = _side_by_side(numbered, columns, writer)
         missing = missing or reason
         if found is not None and found.shape[0]:
             sides.append(found)
@@ -167,21 +166,33 @@ def _pairs(rank: NDArray[np.int64], peer: NDArray[np.int64], ops: NDArray[np.str
     return np.where(peer < 0, np.int64(-1), sender * 2**31 + receiver)
 
 
+def _alike(group: NDArray[np.int64], pairs: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Rows of the same group and pair, each in their order; at least one row."""
+    _, kind = np.unique(np.stack((group, pairs), axis=1), axis=0, return_inverse=True)
+    order = np.argsort(kind.ravel(), kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(kind.ravel()[order])) + 1)
+
+
 def _side_by_side(
     inside: NDArray[np.int64], columns: dict[str, NDArray[np.int64]], writer: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64] | None, str | None]:
     """Rows (calls, ranks) of calls that all ranks made; and why there are none."""
     expected = int(columns["size"][inside[0]])
+    ranks = np.unique(columns["rank"][inside])
+    if len(ranks) < expected:
+        return None, f"of a group of {expected} ranks only {len(ranks)} left rows"
+    if len(ranks) > expected:
+        return None, f"{len(ranks)} ranks left rows of a group of {expected}"
+    if len(np.unique(writer[inside])) < expected:
+        return None, "one process says that it is several ranks of one group"
     by_rank: list[dict[int, int]] = []
-    for rank in np.unique(columns["rank"][inside]):
+    for rank in ranks:
         mine = inside[columns["rank"][inside] == rank]
         names, counts = np.unique(writer[mine], return_counts=True)
         if len(names) > 1 and counts.sum() - counts.max() > MAX_CLAIMED_RATIO * counts.sum():
             return None, f"{len(names)} processes say that they are rank {rank} of one group"
         mine = mine[writer[mine] == names[counts.argmax()]]
         by_rank.append(dict(zip(columns["seq"][mine].tolist(), mine.tolist(), strict=True)))
-    if len(by_rank) < expected:
-        return None, f"of a group of {expected} ranks only {len(by_rank)} left rows"
     common = sorted(set.intersection(*(set(rows) for rows in by_rank)))
     return np.array([[rows[seq] for rows in by_rank] for seq in common], dtype=np.int64).reshape(-1, expected), None
 

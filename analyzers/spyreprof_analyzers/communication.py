@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from spyreprof_analyzers.profile import StepSplit
 
 PHASES_OF: dict[Side, tuple[int, ...]] = {"prefill": (PREFILL, MIXED), "decode": (DECODE,)}
+# A process that ran fewer of the steps than this waits for nobody because it hardly takes part.
+MIN_STEPS_RATIO = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ def ranks_of(inputs: AnalysisInputs, busiest: str) -> Ranks:
     calls = match_calls(table, writers)
     if len(calls) == 0:
         return Ranks((busiest,), busiest, None)
-    waits: dict[str, float] = {}
+    waits: dict[str, tuple[int, float]] = {}
     pauses = [pause for pause in inputs.pauses if pause.writer in (None, *writers)]
     for place, name in enumerate(writers):
         steps = engine_steps(inputs.steps, name)
@@ -117,8 +119,10 @@ def ranks_of(inputs: AnalysisInputs, busiest: str) -> Ranks:
             steps = steps.where((steps.end_ns <= pause.start_ns) | (steps.start_ns >= pause.end_ns))
         if len(steps) >= 2:
             within = _per_step(calls, place, steps, calls.wait_ns)
-            waits[name] = float(within.sum() / max(int(steps.duration_ns.sum()), 1))
-    judged = min(waits, key=lambda name: (waits[name], name != busiest), default=busiest)
+            waits[name] = len(steps), float(within.sum() / max(int(steps.duration_ns.sum()), 1))
+    enough = MIN_STEPS_RATIO * waits.get(busiest, (0, 0.0))[0]
+    taking_part = [name for name, (count, _) in waits.items() if count >= enough]
+    judged = min(taking_part, key=lambda name: (waits[name][1], name != busiest), default=busiest)
     return Ranks(writers, judged if calls.matched.any() else busiest, calls)
 
 
@@ -182,7 +186,9 @@ def link_binds(found: Communication | None, side: Side, split: StepSplit | None,
         return False
     if split is None:
         return share.transfer >= rule.threshold("min_transfer_share_alone")
-    largest_other = max(split.device_compute, split.host, split.exposed_copy, share.waiting)
+    # what could not be matched or assigned may belong to whatever is largest
+    unclear = share.waiting + share.unsplit
+    largest_other = max(split.device_compute, split.host, split.exposed_copy, split.unassigned, unclear)
     return share.transfer >= rule.threshold("min_transfer_share") and share.transfer > largest_other
 
 
@@ -246,11 +252,18 @@ def _blocked_in(calls: Calls, place: int, step: ProfiledStep) -> int:
 
 
 def _trace_share(calls: Calls, place: int, profiled: tuple[ProfiledStep, ...], side: Side) -> float | None:
-    chosen = [step for step in profiled if ((step.context_tokens or 0) > 0) == (side == "prefill")]
+    chosen = [step for step in profiled if _side_of(step) == side]
     length = sum(step.end_ns - step.start_ns for step in chosen)
     if not length:
         return None
     return sum(min(_blocked_in(calls, place, step), _idle_or_communicating(step)) for step in chosen) / length
+
+
+def _side_of(step: ProfiledStep) -> Side | None:
+    """Which side a profiled step speaks for; None where its tokens are unknown or it held none."""
+    if step.context_tokens is None:
+        return None
+    return "prefill" if step.context_tokens > 0 else "decode" if step.generation_requests else None
 
 
 def _within(calls: Calls, place: int, steps: EngineSteps) -> NDArray[np.bool_]:
@@ -295,7 +308,7 @@ def _late_rank(ranks: Ranks, judged: EngineSteps, inputs: AnalysisInputs, rules:
     if len(steps) == 0:
         return None
     late_ns = _per_step(calls, place, steps, np.where(calls.latest == place, calls.caused_ns, 0))
-    material = late_ns >= rule.threshold("material_wait_ratio") * steps.duration_ns
+    material = (late_ns > 0) & (late_ns >= rule.threshold("material_wait_ratio") * steps.duration_ns)
     shares = []
     for other in range(len(ranks.writers)):
         theirs = _steps_between(inputs, ranks, other, judged)

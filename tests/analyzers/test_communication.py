@@ -126,6 +126,14 @@ def test_ranks_whose_calls_end_before_the_last_arrives_have_no_common_clock() ->
             (call(A, 0, 1, 0, 50), call(B, 0, 1, 0, 50), call(C, 1, 1, 0, 50)),
             "2 processes say that they are rank 0 of one group",
         ),
+        (
+            (call(A, 0, 1, 0, 50), call(B, 1, 1, 0, 50), call(C, 2, 1, 0, 50)),
+            "3 ranks left rows of a group of 2",
+        ),
+        (
+            (call(A, 0, 1, 0, 50), call(A, 1, 1, 0, 50)),
+            "one process says that it is several ranks of one group",
+        ),
     ],
 )
 def test_a_rank_that_is_missing_or_twofold_leaves_calls_unmatched_with_the_reason(
