@@ -27,8 +27,6 @@ from spyreprof_collectors.sampled_processes import is_alive
 from spyreprof_collectors.shards import ShardWriter
 
 TICK_S = 0.25
-DEFAULT_RATE_HZ = 50
-MAX_RATE_HZ = 200
 # A kill of the recorder loses one window. Most of the time threads that the kernel runs are looked at, which tells
 # work from waiting; now and then all of them, which tells where the others wait.
 RUNNING_WINDOW_S = 8
@@ -92,6 +90,7 @@ class PySpyCollector:
     _is_prepared: bool = False
     _left_out: int = 0
     _behind: int = 0
+    _is_finished: bool = False
 
     def prepare(self) -> None:
         """Find py-spy and ask for its version, while there is no program yet that this could be taken for."""
@@ -122,6 +121,9 @@ class PySpyCollector:
 
     def finish(self) -> None:
         """Ask every py-spy for what it has, and leave none behind."""
+        with self.starting:
+            # A sampler that did not stop in time opens no further window.
+            self._is_finished = True
         running = [target for target in self._targets.values() if target.current is not None]
         for target in running:
             if target.current is not None:
@@ -162,6 +164,8 @@ class PySpyCollector:
         request = Request(executable, target.pid, self.rate_hz, length_s, target.with_sleeping)
         try:
             with self.starting:
+                if self._is_finished:
+                    return
                 target.current = Window.open(request, self.environment)
                 self.own_pids.add(target.current.pid)
         except OSError as error:

@@ -61,11 +61,14 @@ def _start(interpreter: str, environment: Mapping[str, str]) -> subprocess.Popen
         )
     except OSError:
         return None
-    if child.stdout is not None and _says_ready(child.stdout.fileno()):
-        return child
-    child.kill()
-    child.communicate()
-    return None
+    is_ready = False
+    try:
+        is_ready = child.stdout is not None and _says_ready(child.stdout.fileno())
+    finally:
+        if not is_ready:
+            child.kill()
+            child.communicate()
+    return child if is_ready else None
 
 
 def _says_ready(pipe: int) -> bool:

@@ -256,6 +256,7 @@ class Window:
             os.close(pipe)
         self._pipes.clear()
         if self._handle is None:
+            self._collect()
             return
         # Whoever closed its output and lives on is not left behind; an exit under way does not mind.
         self._send(signal.SIGKILL)
@@ -264,6 +265,16 @@ class Window:
             os.waitpid(self.pid, os.WNOHANG)
         os.close(self._handle)
         self._handle = None
+
+    def _collect(self) -> None:
+        """Take the exit status of one without a handle (Linux before 5.3), unless the launcher has: no zombie stays."""
+        deadline_ns = time.monotonic_ns() + int(_EXIT_PATIENCE_S * NS_PER_S)
+        with contextlib.suppress(ChildProcessError, ProcessLookupError):
+            while os.waitpid(self.pid, os.WNOHANG)[0] == 0:
+                if time.monotonic_ns() >= deadline_ns:
+                    os.kill(self.pid, signal.SIGKILL)
+                    return
+                time.sleep(_PATIENCE_S)
 
 
 def _frames(parts: Iterable[str]) -> Iterable[tuple[str, str]]:

@@ -287,6 +287,27 @@ def test_one_that_closes_its_output_and_lives_on_is_not_left_behind(tmp_path: Pa
     wait_until(lambda: not any(is_running(pid) for pid in sampling.helpers), "the end of all helpers")
 
 
+def test_on_a_kernel_without_process_handles_none_stays_as_a_zombie(
+    tmp_path: Path, sleeper: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: object) -> int:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(os, "pidfd_open", missing)
+    sampling = Sampling(tmp_path, fake_py_spy.results(), Chosen([sleeper]))
+    sampling.until(lambda: sampling.shard.rows >= 2, "two windows")
+    sampling.collector.finish()
+    assert not any(Path("/proc", str(pid)).exists() for pid in sampling.helpers)
+
+
+def test_after_the_end_no_further_window_opens(tmp_path: Path, sleeper: int) -> None:
+    sampling = Sampling(tmp_path, fake_py_spy.results(), Chosen([sleeper]))
+    sampling.collector.finish()
+    sampling.collector.sample()
+    assert sampling.collector.own_pids == set()
+    assert sampling.helpers == []
+
+
 def test_what_it_has_when_the_program_ends_is_kept(tmp_path: Path, sleeper: int) -> None:
     waits = (
         "def stop(*_):\n"
