@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spyreprof.units import format_share
-from spyreprof_analyzers.witnesses import larger_side, recompute_binds
+from spyreprof_analyzers.witnesses import larger_side, recompute_binds, recompute_takes_enough
 
 if TYPE_CHECKING:
     from spyreprof.findings import BoundClass, Confidence, Witness
@@ -115,17 +115,27 @@ def _close_admission(primary: BoundClass, facts: Facts, rules: RuleBook) -> list
             calls.append("the share of held-back time is close to its threshold")
         if not seen.cap_is_known:
             calls.append("the batch cap is inferred from what ran, not read from the engine")
-    if primary == "kv_capacity_bound" and not recompute_binds(facts, rules):
-        if seen.kv_full_share < limit:
+    if primary == "kv_capacity_bound":
+        preempted = recompute_binds(facts, rules)
+        if not preempted and seen.kv_full_share < limit:
             calls.append("the share of time with a full KV cache is close to its threshold")
-        if not seen.cap_is_known:
+        # what recomputation alone takes names the cache whatever the cap is
+        if not seen.cap_is_known and not (preempted and recompute_takes_enough(facts, rules)):
             calls.append("the batch cap is not known and may bind too")
     return calls
 
 
 def _link_leads_by(facts: Facts) -> float:
-    """How much more of the window goes to communication than to any other part of the larger phase; 1 if not cut."""
+    """How much more of the window goes to moving data than to any other part of the larger phase; 1 if not cut."""
     side = larger_side(facts)
     parts = {part.id.partition(".")[2]: part.share for part in facts.budget.parts if part.id.startswith(f"{side}.")}
     link = parts.pop("exposed_communication", None)
-    return 1.0 if link is None else link - max(parts.values(), default=0.0)
+    if link is None:
+        return 1.0
+    seen = facts.communication.exposed.get(side) if facts.communication is not None else None
+    if seen is not None and seen.unsplit > 0:
+        # calls that could not be matched with those of all ranks may have been waiting
+        unsplit = link * seen.unsplit / (seen.transfer + seen.unsplit)
+        link -= unsplit
+        parts["waiting_for_ranks"] = parts.get("waiting_for_ranks", 0.0) + unsplit
+    return link - max(parts.values(), default=0.0)

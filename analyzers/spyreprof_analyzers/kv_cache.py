@@ -10,7 +10,7 @@ from spyreprof.units import format_share
 from spyreprof_analyzers.advice import QUEUE_TIME, kv_fit, latency_price, throughput_change, usual_length
 from spyreprof_analyzers.facts import cite_blocked
 from spyreprof_analyzers.prediction import predict_step
-from spyreprof_analyzers.witnesses import blocked_class, held_share
+from spyreprof_analyzers.witnesses import blocked_class, held_share, recompute_binds
 
 if TYPE_CHECKING:
     from spyreprof.rules import RuleBook
@@ -33,10 +33,13 @@ def full(context: Context) -> Finding | None:
     if share < rule.materiality_share:
         return None
     source = "engine steps and gauges"
+    method = "the part of it below the batch cap in which the KV cache could not take another request"
+    if recompute_binds(facts, rules):
+        # who waits below the cap of an engine that preempts waits for blocks, whatever the gauge says
+        method = "the part of it below the batch cap, in a window in which running requests lost their blocks"
     evidence = [
         cite_blocked(seen, facts, book),
-        book.add("kv_cache.full_share", held, "ratio", "derived", n=len(facts.steps), source=source,
-                 method="the part of it below the batch cap in which the KV cache could not take another request"),
+        book.add("kv_cache.full_share", held, "ratio", "derived", n=len(facts.steps), source=source, method=method),
         book.add("kv_cache.window_share", share, "ratio", "derived", n=len(facts.steps), source=source,
                  method="the same steps over the window"),
         book.add("queue.waiting_p95", seen.waiting_p95, "requests", "measured", source="gauges",

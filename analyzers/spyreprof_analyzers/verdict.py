@@ -61,14 +61,16 @@ def decide(facts: Facts, rules: RuleBook, book: EvidenceBook) -> Verdict:
         primary=primary,
         confidence=confidence,
         secondary=_secondary(primary, facts, rules),
-        headline=f"{_headline(primary, facts)} ({format_share(_share(primary, facts, rules))} of the window).",
+        headline=f"{_headline(primary, facts, rules)} ({format_share(_share(primary, facts, rules))} of the window).",
         reason=reason,
         witnesses=views,
         confidence_reasons=reasons,
     )
 
 
-def _headline(primary: BoundClass, facts: Facts) -> str:
+def _headline(primary: BoundClass, facts: Facts, rules: RuleBook) -> str:
+    if primary == "kv_capacity_bound" and recompute_binds(facts, rules):
+        return _HEADLINE_OF_PREEMPTION
     read = "the KV cache" if facts.bounds["decode"].reads_kv else "weights"
     return HEADLINES[primary].format(read=read)
 
@@ -107,6 +109,7 @@ _BLOCKED: dict[str, str] = {
     "queue_bound": "requests waited with the batch at its cap, token budget left and room in the KV cache",
 }
 _PREEMPTED = "the KV cache ran out: running requests lost their blocks and were computed again"
+_HEADLINE_OF_PREEMPTION = "KV capacity binds: running requests lose their KV blocks and are computed again"
 
 
 def _may_grow(bound: Bound, rules: RuleBook) -> bool:
@@ -157,7 +160,18 @@ def _share(primary: BoundClass, facts: Facts, rules: RuleBook) -> float:
         return max(held, facts.recompute_window_share or 0.0) if primary == "kv_capacity_bound" else held
     if primary == "host_bound":
         return facts.host_share
+    if primary == "interconnect_bound":
+        return _link_share(facts)
     return facts.shares.prefill if larger_side(facts) == "prefill" else facts.shares.decode
+
+
+def _link_share(facts: Facts) -> float:
+    """Share of the window in which steps of the larger phase wait for data to move between ranks."""
+    side, found = larger_side(facts), facts.communication
+    if found is None or side not in found.exposed:
+        # the profiled steps alone tell of it
+        return sum(part.share for part in facts.budget.parts if part.id.endswith(".exposed_communication"))
+    return found.exposed[side].transfer * (facts.shares.prefill if side == "prefill" else facts.shares.decode)
 
 
 def _secondary(primary: BoundClass, facts: Facts, rules: RuleBook) -> tuple[BoundClass, ...]:

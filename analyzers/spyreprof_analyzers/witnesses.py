@@ -157,8 +157,15 @@ def recompute_binds(facts: Facts, rules: RuleBook) -> bool:
     if seen.recomputed.low_share < rule.threshold("min_recomputed_share"):
         return False
     waits = facts.admission.below_cap_share if facts.admission is not None else 0.0
-    lost = facts.recompute_window_share or 0.0
-    return waits >= rules["SPY-QUE-001"].threshold("blocked_share") or lost >= rule.threshold("binding_window_share")
+    return waits >= rules["SPY-QUE-001"].threshold("blocked_share") or recompute_takes_enough(facts, rules)
+
+
+def recompute_takes_enough(facts: Facts, rules: RuleBook) -> bool:
+    """Does recomputing preempted requests, at the least that the counters allow, take a binding part of the window?"""
+    if facts.preemptions is None or facts.preemptions.recomputed is None:
+        return False
+    lost = facts.preemptions.recomputed.low_share * facts.shares.prefill
+    return lost >= rules["SPY-KVC-002"].threshold("binding_window_share")
 
 
 def witnesses(primary: BoundClass, facts: Facts, rules: RuleBook, book: EvidenceBook) -> tuple[Witness, ...]:

@@ -236,6 +236,11 @@ def test_a_link_that_takes_most_of_the_step_binds() -> None:
     assert not any("several processes" in reason for reason in diagnosis.verdict.confidence_reasons)
 
 
+def test_the_headline_counts_only_the_time_in_which_data_moves() -> None:
+    diagnosis = judged(two_ranks(transfer=0.6))
+    assert diagnosis.verdict.headline.endswith("(59.4 % of the window).")
+
+
 def test_a_link_that_takes_little_of_the_step_does_not_bind() -> None:
     diagnosis = judged(two_ranks(transfer=0.1))
     assert diagnosis.verdict.primary == "decode_bandwidth_bound"

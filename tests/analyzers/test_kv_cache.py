@@ -205,6 +205,12 @@ def test_preemption_names_the_cache_where_the_gauge_does_not() -> None:
     assert diagnose(without(made, "preemptions")).verdict.primary != "kv_capacity_bound"
 
 
+def test_preemption_has_a_headline_of_its_own() -> None:
+    """Nobody needs to wait for that verdict, so that it does not say that somebody does."""
+    assert "computed again" in diagnose(preempting()).verdict.headline
+    assert "wait because the KV cache is full" in diagnose(usage_of(kept_out(), 0.97)).verdict.headline
+
+
 @pytest.mark.parametrize("run", [capped, decode_alone])
 def test_other_loads_have_no_finding_about_the_cache(run) -> None:
     engine, made = run()
