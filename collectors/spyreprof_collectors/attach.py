@@ -65,7 +65,8 @@ def attach(options: AttachOptions) -> int:
     if page is not None:
         require_answer(page)
     # From here on signals end the watching in an orderly way; threads and py-spy are started with that mask.
-    signal.pthread_sigmask(signal.SIG_BLOCK, TERMINATING)
+    ending = _ending_signals()
+    signal.pthread_sigmask(signal.SIG_BLOCK, ending)
     recording, is_new = folder.create(options.out, "attach")
     say = Voice(options.quiet)
     command, environment = (target.command(), target.environment()) if target is not None else ((), {})
@@ -78,7 +79,7 @@ def attach(options: AttachOptions) -> int:
         raise
     say(f"recording into {shown(recording)}, until Ctrl-C{_other_ends(options)}")
     watch.start()
-    end = _wait(target, options.duration_s, watch, say)
+    end = _wait(target, options.duration_s, watch, say, ending)
     document.ended_ns = time.monotonic_ns()
     document.duration_reached = end.duration_reached
     document.interrupted = end.interrupted
@@ -210,15 +211,22 @@ class _End:
     duration_reached: bool = False
 
 
-def _wait(target: Target | None, duration_s: float | None, watch: Watch, say: Voice) -> _End:
+def _ending_signals() -> frozenset[signal.Signals]:
+    """The signals that end the watching: a hang-up does not under nohup, and would if it were blocked."""
+    return TERMINATING - {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else TERMINATING
+
+
+def _wait(
+    target: Target | None, duration_s: float | None, watch: Watch, say: Voice, ending: frozenset[signal.Signals]
+) -> _End:
     """Until a signal, the end of the process, or the end of the time. Stacks that will not come are told of at once."""
     told = False
     deadline_ns = None if duration_s is None else time.monotonic_ns() + int(duration_s * NS_PER_S)
     while True:
         left_s = _LOOK_S if deadline_ns is None else (deadline_ns - time.monotonic_ns()) / NS_PER_S
-        info = signal.sigtimedwait(TERMINATING, min(max(left_s, 0.0), _LOOK_S))
+        info = signal.sigtimedwait(ending, min(max(left_s, 0.0), _LOOK_S))
         # Not every kernel waits to the end of the time without reporting a signal that is none.
-        if info is not None and info.si_signo in TERMINATING:
+        if info is not None and info.si_signo in ending:
             return _End(f"Detached after {signal_name(info.si_signo)}.", interrupted=True)
         if not told and watch.has_no_stacks():
             told = True

@@ -111,12 +111,14 @@ def engine_page() -> Iterator[str]:
 class Attached:
     """A running `spyreprof attach`, in a session of its own."""
 
-    def __init__(self, tmp_path: Path, *words: str, py_spy: str = fake_py_spy.results()) -> None:
+    def __init__(
+        self, tmp_path: Path, *words: str, py_spy: str = fake_py_spy.results(), before: tuple[str, ...] = ()
+    ) -> None:
         self.folder = tmp_path / "bin"
         fake_py_spy.install(self.folder, py_spy)
         self.path = tmp_path / "run"
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "spyreprof", "attach", "--out", str(self.path), *words],
+            [*before, sys.executable, "-m", "spyreprof", "attach", "--out", str(self.path), *words],
             cwd=tmp_path,
             env=environment(PATH=f"{self.folder}{os.pathsep}{os.environ['PATH']}"),
             stdin=subprocess.DEVNULL,
@@ -196,6 +198,18 @@ def test_a_signal_ends_the_watching_and_nothing_else(tmp_path: Path, number: int
     assert manifest["interrupted"] is True
     assert signal.Signals(number).name in " ".join(manifest["notes"])
     wait_until(lambda: not any(is_running(pid) for pid in attached.helpers), "the end of all helpers")
+
+
+def test_under_nohup_a_hang_up_ends_nothing(tmp_path: Path) -> None:
+    with program() as process:
+        attached = Attached(tmp_path, "--pid", str(process.pid), before=("nohup",))
+        wait_until(lambda: attached.has_rows("usage"), "a sample")
+        attached.process.send_signal(signal.SIGHUP)
+        attached.process.send_signal(signal.SIGTERM)
+        code, _, err = attached.end()
+        assert code == 0, err
+        ends_as_ever(process)
+    assert "SIGTERM" in " ".join(read_manifest(attached.path)["notes"])
 
 
 def test_the_end_of_the_process_ends_the_watching_and_is_noted(tmp_path: Path) -> None:
