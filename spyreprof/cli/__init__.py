@@ -90,8 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _silence_stdout()
         sys.exit(EXIT_OUR_FAILURE)
     except OSError as error:
-        # A full disk behind stdout. Any other file is named where it is opened.
-        if error.errno != errno.ENOSPC:
+        # A full disk or quota. Any other file is named where it is opened.
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
             raise
         _silence_stdout()
         _fail("The output cannot be written: no space is left. Free some, or write elsewhere.", EXIT_OUR_FAILURE)
