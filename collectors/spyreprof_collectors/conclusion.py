@@ -103,7 +103,8 @@ def _steps(document: Manifest) -> CollectorState:
         layout.KIND_STEPS,
         "unavailable",
         "no process named its engine steps",
-        "mark each step with torch.profiler.record_function under vLLM's or SGLang's step names",
+        "mark each step with `spyreprof_agent`, or with torch.profiler.record_function under vLLM's or SGLang's step "
+        "names",
     )
 
 

@@ -104,7 +104,7 @@ class _Hook:
                     continue
                 if not isinstance(original, FunctionType):
                     # A static method, say: covered as a method it would be called with one argument too many.
-                    raise TypeError(f"{name} of a model's class is no plain method")
+                    raise TypeError(name)
                 _cover(owner, name, covering(original), original)
 
     def _covering_prepare(self, original: Any) -> Callable[..., Any]:
