@@ -41,6 +41,10 @@ class GaugeSamples:
 
 # A gauge holds until the next poll; the grid is finer than the recorder's polls (2 Hz), so none is missed.
 GRID_NS = 250_000_000
+# Eleven days. Whoever claims a longer stretch gets a coarser grid, in the same memory.
+MAX_GRID_TIMES = 4_000_000
+# Larger values are no counts of requests.
+_MAX_GAUGE = 2.0**53
 # Within this time after a change the last poll may still show the state before it.
 POLL_LAG_NS = 600_000_000
 
@@ -113,8 +117,10 @@ def gauges(counters: pd.DataFrame, polls: pd.DataFrame | None, end_ns: int) -> G
     last_ns = int(counters["time_ns"].max())
     if polls is not None and not polls.empty:
         last_ns = max(last_ns, int(polls["time_ns"].max()))
-    last_ns = min(last_ns + POLL_LAG_NS, end_ns)
-    times = np.arange(int(running.index[0]), last_ns, GRID_NS, dtype=np.int64)
+    last_ns = min(last_ns + POLL_LAG_NS, end_ns, np.iinfo(np.int64).max)
+    first_ns = int(running.index[0])
+    apart_ns = max(GRID_NS, (last_ns - first_ns) // MAX_GRID_TIMES)
+    times = np.arange(first_ns, last_ns, apart_ns, dtype=np.int64)
     if len(times) == 0:
         return None
     return Gauges(
@@ -138,7 +144,10 @@ def admission(
         rules: thresholds.
     """
     known = steps.where(steps.counted)
-    if len(known) == 0 or len(seen.time_ns) == 0 or np.isnan(seen.waiting).all():
+    if len(known) == 0 or len(seen.time_ns) == 0:
+        return None
+    demand = seen.running + seen.waiting
+    if np.isnan(demand).all():
         return None
     rule, cap = rules["SPY-QUE-001"], settings.max_num_seqs
     tokens = known.context_tokens + known.generation_tokens
@@ -172,7 +181,7 @@ def admission(
         kv_usage_p95=float(np.percentile(usage, 95)) if len(usage) else None,
         waiting_p95=float(np.nanpercentile(seen.waiting, 95)),
         running_p95=float(np.nanpercentile(seen.running, 95)),
-        demand_p95=float(np.nanpercentile(seen.running + seen.waiting, 95)),
+        demand_p95=float(np.nanpercentile(demand, 95)),
     )
 
 
@@ -196,10 +205,11 @@ def _kv_state(
 
 
 def _carried(values: pd.DataFrame, polls: pd.DataFrame | None, times: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The single column at each time: its last value, NaN before the first and while its page did not answer."""
+    """The single column at each time: its last value; NaN before the first, without an answer, and where absurd."""
     endpoint = int(values.columns[0][0])
     carried = _at(values.index.to_numpy(dtype=np.int64), values.iloc[:, 0].to_numpy(dtype=np.float64), times)
-    return np.where(answered(polls, endpoint, times), carried, np.nan)
+    sane = (carried >= 0) & (carried <= _MAX_GAUGE)
+    return np.where(sane & answered(polls, endpoint, times), carried, np.nan)
 
 
 def _at(sample_ns: NDArray[np.int64], values: NDArray[np.float64], times: NDArray[np.int64]) -> NDArray[np.float64]:

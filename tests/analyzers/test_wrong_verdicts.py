@@ -282,6 +282,26 @@ def test_polls_that_all_succeeded_change_nothing() -> None:
     assert diagnose(replace(made, polls=polls)).verdict == diagnose(made).verdict
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -3.0, 1e300])
+@pytest.mark.parametrize("gauge", ["running", "waiting"])
+def test_a_gauge_that_shows_no_number_of_requests_is_a_missing_one(gauge: str, value: float) -> None:
+    engine, run = capped()
+    made = inputs(run, engine)
+    counters = made.counters.copy()
+    counters.loc[counters["name"] == f"vllm:num_requests_{gauge}", "value"] = value
+    diagnosis = diagnose(replace(made, counters=counters))
+    assert diagnosis.verdict.primary != "queue_bound"
+    assert any(gap.topic == "queueing and KV capacity" for gap in diagnosis.not_judged)
+
+
+def test_gauges_over_a_span_of_centuries_take_no_more_memory() -> None:
+    engine, run = capped()
+    counters = inputs(run, engine).counters.copy()
+    counters.loc[counters.index[-1], "time_ns"] = 2**63 - 1
+    seen = gauges(counters, None, 10**30)
+    assert seen is None or len(seen.time_ns) < 5_000_000
+
+
 def test_time_between_steps_that_makes_the_verdict_is_also_a_finding() -> None:
     engine = Engine(fixed_ns=10 * MS, gap_ns=90 * MS)
     run = replay(engine, one_after_another(30, 8, 24))
