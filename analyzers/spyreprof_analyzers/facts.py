@@ -182,10 +182,13 @@ def floors(side: Side, steps: EngineSteps, parameters: ModelFacts, peaks: Peaks,
     if parameters.parameter_bytes is None or len(chosen) < enough:
         return Floors(None, None)
     read = parameters.parameter_bytes - (parameters.embedding_bytes or 0)
+    median_ns = float(np.median(chosen.duration_ns))
+    if read <= 0 or median_ns <= 0:
+        return Floors(None, None)
     bandwidth, compute = peaks.usable.get("memory_bandwidth"), peaks.usable.get("compute")
     weights = flops = None
     if bandwidth is not None:
-        weights = _plausible(read / bandwidth.value * NS_PER_S / float(np.median(chosen.duration_ns)), rules)
+        weights = _plausible(read / bandwidth.value * NS_PER_S / median_ns, rules)
     size = BYTES_PER_ELEMENT.get(parameters.dtype or "")
     if compute is not None and size is not None and chosen.counted.all():
         tokens = float(chosen.context_tokens.sum() + (chosen.generation_tokens.sum() if side == "decode" else 0))

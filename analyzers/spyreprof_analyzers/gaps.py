@@ -77,10 +77,12 @@ def classify_gaps(
     short = length <= rules["SPY-GEN-004"].threshold("short_gap_ratio") * median_step
     ns["scheduler_gap"] += int(length[short].sum())
     basis: set[str] = set()
-    for start, end in gaps[~short].tolist():
+    long = gaps[~short]
+    before = intervals.covered_before(in_flight if in_flight is not None else gaps[:0], long.ravel())
+    with_request = np.diff(before.reshape(-1, 2), axis=1)[:, 0]
+    for (start, end), busy in zip(long.tolist(), with_request.tolist(), strict=True):
         continues = _next_step_continues(steps, end)
         if in_flight is not None:
-            busy = int(np.diff(intervals.covered_before(in_flight, np.array((start, end))))[0])
             ns["no_load"] += end - start - busy
             ns[_with_work(continues, gauges, start, end, otherwise="front_end")] += busy
             basis.add("request log")

@@ -55,7 +55,7 @@ class ProcessStacks:
 def pid_of(writer: str) -> int | None:
     """The process id in a writer's name, `<pid>-<start>`; None where it is no such name."""
     pid, _, _ = writer.partition("-")
-    return int(pid) if pid.isdigit() else None
+    return int(pid) if pid.isascii() and pid.isdigit() and len(pid) < 18 else None
 
 
 def process_stacks(

@@ -75,10 +75,12 @@ def interference(steps: EngineSteps, judged_ns: int, rules: RuleBook) -> Interfe
 
 def _usual_ns(alone: EngineSteps, decoding: NDArray[np.int64]) -> NDArray[np.int64]:
     """The median step of as many decodes and no prompt, for each step; between sizes that were seen, a line."""
-    sizes, counts = np.unique(alone.generation_requests, return_counts=True)
-    sizes = sizes[counts >= MIN_STEPS_PER_SIZE] if (counts >= MIN_STEPS_PER_SIZE).any() else sizes
-    medians = [float(np.median(alone.duration_ns[alone.generation_requests == size])) for size in sizes]
-    return np.interp(decoding, sizes, medians).astype(np.int64)
+    order = np.argsort(alone.generation_requests, kind="stable")
+    sizes, first, counts = np.unique(alone.generation_requests[order], return_index=True, return_counts=True)
+    enough = counts >= MIN_STEPS_PER_SIZE if (counts >= MIN_STEPS_PER_SIZE).any() else counts > 0
+    of_size = np.split(alone.duration_ns[order], first[1:])
+    medians = [float(np.median(ns)) for ns, told in zip(of_size, enough.tolist(), strict=True) if told]
+    return np.interp(decoding, sizes[enough], medians).astype(np.int64)
 
 
 def _decodes_left_out(steps: EngineSteps) -> NDArray[np.int64]:

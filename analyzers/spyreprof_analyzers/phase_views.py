@@ -89,7 +89,8 @@ def _prefill_engine(facts: Facts, rules: RuleBook, book: EvidenceBook) -> Witnes
             says = "prefill_bound"
     model = facts.model
     per_token = model.identified(PER_CONTEXT_TOKEN) if model is not None else None
-    steps = facts.steps.where((facts.steps.phase == PREFILL) | (facts.steps.phase == MIXED))
+    steps = facts.steps.where(facts.steps.counted & (facts.steps.context_q_k_sum >= 0))
+    steps = steps.where((steps.phase == PREFILL) | (steps.phase == MIXED))
     if model is not None and per_token is not None and len(steps):
         # where the q x k term moves with the tokens, it is part of what they cost
         quadratic = model.coefficients.get(PER_Q_K, 0.0) * float(steps.context_q_k_sum.sum())

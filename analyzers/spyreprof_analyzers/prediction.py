@@ -33,7 +33,7 @@ def predict_step(facts: Facts, batch: int, rules: RuleBook) -> StepPrediction | 
     """
     rule = rules["SPY-GEN-006"]
     drift, max_band = rule.threshold("machine_drift"), rule.threshold("max_band")
-    decode = facts.decode_steps
+    decode = facts.decode_steps.where(facts.decode_steps.counted)
     same = decode.duration_ns[decode.generation_requests == batch]
     if len(same) >= rule.threshold("min_steps_at_size"):
         return StepPrediction(float(np.median(same)) / NS_PER_S, drift, "decode steps of this size", True)
@@ -51,12 +51,13 @@ def predict_step(facts: Facts, batch: int, rules: RuleBook) -> StepPrediction | 
 def _from_model(facts: Facts, decode: EngineSteps, batch: int) -> float | None:
     """Seconds by the linear model, where its terms are determined."""
     model = facts.model
-    if model is None or len(decode) == 0:
+    known = decode.where(decode.generation_seq_len_sum >= 0)
+    if model is None or len(known) == 0:
         return None
     fixed, per_request = model.identified(FIXED), model.identified(PER_REQUEST)
     if fixed is None or per_request is None:
         return None
-    length = float(decode.generation_seq_len_sum.sum() / max(decode.generation_requests.sum(), 1))
+    length = float(known.generation_seq_len_sum.sum() / max(known.generation_requests.sum(), 1))
     cached = model.coefficients.get(PER_CACHED_TOKEN, 0.0) * length * batch
     return (fixed + per_request * batch + cached) / NS_PER_S
 

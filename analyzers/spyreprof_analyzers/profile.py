@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from spyreprof_analyzers.engine_steps import UNKNOWN
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -89,8 +91,10 @@ def phase_profile(steps: Iterable[ProfiledStep], unprofiled: EngineSteps) -> Pha
         unprofiled: the window's other steps, for the usual duration of a step of the same shape.
     """
     usual = [(step, usual_step_ns(step, unprofiled)) for step in steps]
-    stretch = [(step.end_ns - step.start_ns) / ns for step, ns in usual if ns]
-    usual = [(s, ns) for s, ns in usual if not ns or (s.end_ns - s.start_ns) / ns <= DISTURBED * min(stretch)]
+    # without the time that collectives blocked it nothing may be left of a step
+    stretch = [(s.end_ns - s.start_ns) / ns for s, ns in usual if ns and s.end_ns > s.start_ns]
+    least = min(stretch, default=0.0)
+    usual = [(s, ns) for s, ns in usual if not ns or (s.end_ns - s.start_ns) / ns <= DISTURBED * least]
     chosen = [step for step, _ in usual]
     if not chosen:
         return None
@@ -233,5 +237,6 @@ def unlike(steps: list[ProfiledStep], unprofiled: EngineSteps, rules: RuleBook) 
     share = int(unprofiled.duration_ns[like].sum()) / max(int(unprofiled.duration_ns.sum()), 1)
     if share >= rule.threshold("min_like_share"):
         return None
-    usual = float(np.median(sizes))
-    return f"the profiled steps held {shown:g} {what}, the window's usually {usual:g}: they do not speak for it"
+    known = sizes[sizes != UNKNOWN]
+    usual = f"usually {float(np.median(known)):g}" if len(known) else "an unknown number"
+    return f"the profiled steps held {shown:g} {what}, the window's {usual}: they do not speak for it"

@@ -44,6 +44,8 @@ def reasoning(log: RequestLog | None, window: SteadyWindow) -> Reasoning | None:
     if log is None:
         return None
     known = in_window(log, window) & ~np.isnan(log.reasoning_tokens) & (log.output_tokens > 0)
+    # more reasoning than output: the log counts the two apart, and the output's tokens are not all there
+    known &= log.reasoning_tokens <= log.output_tokens
     thought, output = log.reasoning_tokens[known], log.output_tokens[known]
     decode_ns = (log.e2e_ns - log.ttft_ns)[known].astype(np.float64)
     if not known.any() or thought.sum() == 0:

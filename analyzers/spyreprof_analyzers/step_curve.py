@@ -60,6 +60,8 @@ def step_curve(steps: EngineSteps, rules: RuleBook) -> StepCurve:
                 continue
             seconds = known.duration_ns[chosen] / NS_PER_S
             low, middle, high = np.percentile(seconds, (25, 50, 75))
+            if middle <= 0:
+                continue
             points.append((float(np.median(total[chosen])), float(middle), float((high - low) / 2 / middle), count))
     columns = list(zip(*points, strict=True)) or [(), (), (), ()]
     return StepCurve(
