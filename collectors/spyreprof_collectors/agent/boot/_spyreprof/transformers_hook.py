@@ -66,6 +66,8 @@ class _Hook:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._steps: Steps = agent.steps
+        # Made now and not at the first call: two threads that call at once would each make its own.
+        self._requests = agent.requests
         self._failed = False
         self._covered: set[type] = set()
         # The call under way; a nested one, such as that of an assistant model, is hidden behind None.
@@ -140,7 +142,7 @@ class _Hook:
         try:
             if type(model) not in self._covered:
                 self._cover_model(type(model))
-            requests = self._agent.requests
+            requests = self._requests
             rows, tokens = _prompts(arguments, keywords)
             if requests.marked:
                 rows = 0
@@ -162,7 +164,7 @@ class _Hook:
         try:
             if not call.sampled:
                 for row in call.requests:
-                    self._agent.requests.mark(row, "ts")
+                    self._requests.mark(row, "ts")
             call.step = self._steps.begin(_name(call, arguments, keywords, inputs), annotate=True)
         except Exception as error:
             self._fail(error)
@@ -180,12 +182,12 @@ class _Hook:
             self._end_step(call)
             if not ended:
                 for row in call.requests:
-                    self._agent.requests.end(row, reason="abort")
+                    self._requests.end(row, reason="abort")
                 return
             self._first_token(call)
             output = _output_tokens(call, result)
             for row in call.requests:
-                self._agent.requests.end(row, output=output)
+                self._requests.end(row, output=output)
         except Exception as error:
             self._fail(error)
 
@@ -196,7 +198,7 @@ class _Hook:
 
     def _first_token(self, call: _Call) -> None:
         for row in call.requests:
-            self._agent.requests.mark(row, "tf")
+            self._requests.mark(row, "tf")
 
     def _fail(self, error: Exception) -> None:
         self._failed = True
