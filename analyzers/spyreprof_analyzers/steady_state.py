@@ -11,6 +11,8 @@ from spyreprof.units import NS_PER_S
 
 # Shorter idle times are part of a load, however light.
 APART_NS = 20 * NS_PER_S
+# What stands apart more often is a light load.
+MOST_APART = 50
 FIFTHS = 5
 
 if TYPE_CHECKING:
@@ -55,7 +57,9 @@ def _without_what_stands_apart(steps: EngineSteps, busy_share: float) -> tuple[b
     The side with less work goes when its work is a small share of all and shorter than the idle time beside it.
     """
     apart = False
-    while len(steps) > 2:
+    for _ in range(MOST_APART):
+        if len(steps) <= 2:
+            break
         gap = steps.start_ns[1:] - np.maximum.accumulate(steps.end_ns)[:-1]
         at = int(np.argmax(gap))
         left, right = (int(part.sum()) for part in np.split(steps.duration_ns, [at + 1]))

@@ -96,6 +96,14 @@ class Manifest(msgspec.Struct, frozen=True):
     repeats: list[ListedRun] | None = None
     notes: list[str] = []
 
+    @property
+    def run_numbers(self) -> tuple[int, ...]:
+        """The runs that a repeated recording lists, in order.
+
+        `record --repeat` makes no more than `layout.MAX_RUNS`; a list that claims more is not believed.
+        """
+        return tuple(sorted({run.k for run in self.repeats or () if 1 <= run.k <= layout.MAX_RUNS}))
+
 
 class _Version(msgspec.Struct):
     schema_version: int

@@ -45,5 +45,5 @@ def public_phases(table: pd.DataFrame) -> pd.DataFrame:
     """The same table with names fit for a report: those of `PUBLIC_NAMES`, and "part 1", "part 2" for the others."""
     foreign = sorted(set(table["name"]) - PUBLIC_NAMES)
     numbers = {name: f"part {number}" for number, name in enumerate(foreign, start=1)}
-    named: pd.DataFrame = table.assign(name=table["name"].replace(numbers).astype("string"))
+    named: pd.DataFrame = table.assign(name=table["name"].map(lambda name: numbers.get(name, name)).astype("string"))
     return named

@@ -61,14 +61,12 @@ def open_repeats(path: str | os.PathLike[str]) -> Repeats | None:
     manifest = read_manifest(open_source(Path(path)))
     if manifest.repeats is None:
         return None
-    # `record --repeat` makes no more; a list that claims more is not believed.
-    numbers = sorted({listed.k for listed in manifest.repeats if 1 <= listed.k <= layout.MAX_RUNS})
-    if not numbers:
+    if not manifest.run_numbers:
         raise UserError(f"{path} lists no run.", "Record again: spyreprof record --repeat N -- COMMAND")
     return Repeats(
         Path(path),
-        max(len(numbers), min(manifest.repeat_count or 0, layout.MAX_RUNS)),
-        tuple(_open_run(path, k) for k in numbers),
+        max(len(manifest.run_numbers), min(manifest.repeat_count or 0, layout.MAX_RUNS)),
+        tuple(_open_run(path, k) for k in manifest.run_numbers),
     )
 
 

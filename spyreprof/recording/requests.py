@@ -124,7 +124,7 @@ def _read_file(source: Source, name: str, counts: Counter[str]) -> BenchResult |
         except msgspec.DecodeError:
             # Python's own writer spells missing statistics NaN, which only Python's own reader takes.
             return msgspec.convert(json.loads(text), type=BenchResult)
-    except (*READ_ERRORS, msgspec.DecodeError, ValueError, RecursionError):
+    except (*READ_ERRORS, msgspec.DecodeError, ValueError, OverflowError, RecursionError):
         counts[UNREADABLE_BENCH_FILES] += 1
         return None
 

@@ -272,7 +272,7 @@ def open_recording(path: str | os.PathLike[str], run: int | None = None) -> Reco
         return Recording(source, manifest)
     if manifest.repeats is None:
         raise UserError(f"{path} holds one run, which is not numbered.", "Leave the number of the run out.")
-    numbers = sorted({listed.k for listed in manifest.repeats})
+    numbers = manifest.run_numbers
     if run is None:
         raise UserError(
             f"{path} holds {len(numbers)} repeated runs, not one recording.",
