@@ -93,22 +93,27 @@ def _usage(inputs: AnalysisInputs, rules: RuleBook, book: EvidenceBook) -> Findi
     cpus = by_process.sum() / NS_PER_S / span_s
     busiest = by_process.max() / NS_PER_S / span_s
     samples = int(whole["time_ns"].nunique())
-    memory_bytes = int(whole.groupby("time_ns")["rss_bytes"].sum().max())
+    resident = whole.groupby("time_ns")["rss_bytes"].sum(min_count=1).dropna()
 
     def write(metric: str, value: float, unit: str, method: str) -> str:
         return book.add(f"host.{metric}", value, unit, "measured", n=samples, source="/proc", method=method)
 
-    evidence = (
+    evidence = [
         write("cpus_used", float(cpus), "CPUs", "processor time of all processes over the time between their samples"),
         write("cpus_used_by_busiest", float(busiest), "CPUs", "the same of the process that used most"),
-        write("resident_memory_max", memory_bytes, "bytes", "largest sum of resident memory; shared pages count twice"),
-    )
+    ]
     of = f" of {inputs.cpu_count}" if inputs.cpu_count else ""
     processes = f"{len(by_process)} processes" if len(by_process) > 1 else "The process"
-    text = f"{processes} used {cpus:.2f}{of} CPUs on average and at most {format_bytes(memory_bytes)} of memory."
+    text = f"{processes} used {cpus:.2f}{of} CPUs on average"
+    if len(resident):
+        most = int(resident.max())
+        method = "largest sum of resident memory; shared pages count twice"
+        evidence.append(write("resident_memory_max", most, "bytes", method))
+        text += f" and at most {format_bytes(most)} of memory"
+    text += "."
     if len(by_process) > 1:
         text += f" The busiest process used {busiest:.2f} CPUs."
-    return _info("SPY-OBS-001", text, evidence, rules)
+    return _info("SPY-OBS-001", text, tuple(evidence), rules)
 
 
 def _engine(inputs: AnalysisInputs, rules: RuleBook, book: EvidenceBook) -> Finding | None:

@@ -55,6 +55,7 @@ _WAITING: dict[str, frozenset[str]] = {
 }
 # A function of this name gives the processor away, wherever it is: vLLM and others wrap the call like this.
 _WAITING_ANYWHERE = _names("sched_yield")
+_LARGEST = 2**63 - 1
 
 
 def is_waiting(function: str, file: str) -> bool:
@@ -101,6 +102,6 @@ def _rows_of(row: StacksRow) -> list[tuple[object, ...]]:
     if not seen:
         return [(*start, None, *window, None, row.complete, None, None, None, 0)]
     return [
-        (*start, thread, *window, thread.isdigit(), row.complete, *frame, is_waiting(*frame), count)
+        (*start, thread, *window, thread.isdigit(), row.complete, *frame, is_waiting(*frame), min(count, _LARGEST))
         for (thread, frame), count in seen.items()
     ]

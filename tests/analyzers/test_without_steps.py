@@ -72,6 +72,14 @@ def test_usage_is_summed_over_processes_and_threads_are_not_counted_twice() -> N
     assert found.verdict.missing[0].topic == "what binds the engine"
 
 
+def test_memory_that_could_not_be_read_is_not_told_as_none() -> None:
+    rows = [dict(usage(second, 7, second * 1.5), rss_bytes=None) for second in range(11)]
+    found = judged(usage=table(USAGE, rows))
+    text = texts(found)["SPY-OBS-001"]
+    assert text == "The process used 1.50 CPUs on average."
+    assert not any(entry.metric == "host.resident_memory_max" for entry in found.evidence)
+
+
 @pytest.mark.parametrize(("seconds", "told"), [(1, False), (2, True)])
 def test_usage_needs_two_seconds(seconds: int, told: bool) -> None:
     rows = [usage(second, 7, second) for second in range(seconds + 1)]
