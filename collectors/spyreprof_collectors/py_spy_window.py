@@ -1,8 +1,8 @@
 """One run of py-spy over one process: started, drained, ended, read. Nothing here waits long, and nothing raises.
 
-py-spy stands in a session of its own, so that no signal of the terminal or of the program's group reaches it. Its
-output comes through pipes, so that nothing but what we take lands on the disk. Its end is the end of its output: the
-launcher may collect its exit status at any time.
+py-spy stands in a session of its own, or where that cannot be had in a process group of its own, so that no signal of
+the terminal or of the program's group reaches it. Its output comes through pipes, so that nothing but what we take lands
+on the disk. Its end is the end of its output: the launcher may collect its exit status at any time.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from spyreprof.units import NS_PER_S
 from spyreprof_collectors.python_files import short_file
@@ -83,8 +84,9 @@ class Window:
         ]  # fmt: skip
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
-        try:
-            pid = os.posix_spawn(
+
+        def start(**apart: Any) -> int:
+            return os.posix_spawn(
                 request.executable,
                 argv,
                 dict(environment),
@@ -93,11 +95,18 @@ class Window:
                     (os.POSIX_SPAWN_DUP2, out_write, 1),
                     (os.POSIX_SPAWN_DUP2, err_write, 2),
                 ),
-                setsid=True,
                 # The launcher blocks signals; py-spy must hear the one that asks for its results.
                 setsigmask=(),
                 setsigdef=(signal.SIGINT, signal.SIGPIPE, signal.SIGTERM),
+                **apart,
             )
+
+        try:
+            try:
+                pid = start(setsid=True)
+            except NotImplementedError:
+                # A Python built for a glibc before 2.26, as portable builds are.
+                pid = start(setpgroup=0)
         except OSError:
             os.close(out_read)
             os.close(err_read)

@@ -151,6 +151,25 @@ def test_every_py_spy_has_a_session_of_its_own(tmp_path: Path, sleeper: int) -> 
         assert pid == session != str(os.getsid(0))
 
 
+def test_a_python_that_can_make_no_session_gives_it_a_process_group(
+    tmp_path: Path, sleeper: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spawn = os.posix_spawn
+
+    def without_sessions(*arguments: Any, **keywords: Any) -> int:
+        if "setsid" in keywords:
+            raise NotImplementedError("setsid")
+        return spawn(*arguments, **keywords)
+
+    monkeypatch.setattr(os, "posix_spawn", without_sessions)
+    sampling = Sampling(tmp_path, "time.sleep(600)", Chosen([sleeper]))
+    sampling.until(lambda: sampling.helpers, "a start")
+    (helper,) = sampling.helpers
+    assert os.getpgid(helper) == helper
+    sampling.collector.finish()
+    wait_until(lambda: not is_running(helper), "the end of the helper")
+
+
 def test_a_window_in_which_every_thread_slept_is_a_result(tmp_path: Path, sleeper: int) -> None:
     sampling = Sampling(tmp_path, fake_py_spy.results(stacks=""), Chosen([sleeper]))
     sampling.until(lambda: sampling.shard.rows, "a window")
