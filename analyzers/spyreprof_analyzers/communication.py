@@ -51,14 +51,15 @@ class Exposed:
 class LateRank:
     """The rank that the others wait for most.
 
-    `late_ns` is the median over its steps of how long another rank waited for it, `share_of_steps` how many of them
-    had a material wait, `others_share` the share of the others' step time, `margin` the part of all waiting between
-    ranks that is for this one.
+    `late_ns` is the median over its `steps` of how long another rank waited for it, `share_of_steps` how many of them
+    had a material wait, `others_share` the largest share of another rank's step time, `margin` the part of all waiting
+    between ranks that is for this one.
     """
 
     rank: int
     judged: bool
     late_ns: int
+    steps: int
     share_of_steps: float
     others_share: float
     margin: float
@@ -68,14 +69,15 @@ class LateRank:
 class Communication:
     """Collectives of the judged rank's steps in the window.
 
-    `bytes_per_step`, `message_bytes` (median) and `calls_per_step` are of one rank; `wire_bytes_per_s` is what a rank
-    sent during transfer, None where bytes are unknown. `reason` says why waiting and transfer are not told apart.
+    `bytes_per_step`, `message_bytes` (median) and `calls_per_step` are of one rank, `wire_bytes_per_s` is what a rank
+    sent during transfer; bytes are None where calls did not tell them. `reason` says why waiting and transfer are not
+    told apart.
     """
 
     ranks: int
     rank: int
     exposed: dict[Side, Exposed]
-    bytes_per_step: float
+    bytes_per_step: float | None
     message_bytes: float | None
     calls_per_step: float
     wire_bytes_per_s: float | None
@@ -166,7 +168,7 @@ def communication(ranks: Ranks, steps: EngineSteps, inputs: AnalysisInputs, rule
         ranks=len(ranks.writers),
         rank=_world_rank(inputs, ranks.judged, calls.ranks[place]),
         exposed=exposed,
-        bytes_per_step=float(moved[moved > 0].sum()) / len(steps),
+        bytes_per_step=float(moved.sum()) / len(steps) if (moved >= 0).all() else None,
         message_bytes=float(np.median(moved[moved > 0])) if (moved > 0).any() else None,
         calls_per_step=int(mine.sum()) / len(steps),
         wire_bytes_per_s=sent / sent_ns * NS_PER_S if sent_ns else None,
@@ -319,6 +321,7 @@ def _late_rank(ranks: Ranks, judged: EngineSteps, inputs: AnalysisInputs, rules:
         rank=_world_rank(inputs, ranks.writers[place], calls.ranks[place]),
         judged=ranks.writers[place] == ranks.judged,
         late_ns=int(np.median(late_ns)),
+        steps=len(steps),
         share_of_steps=float(material.mean()),
         others_share=max(shares, default=0.0),
         margin=float(caused[place] / caused.sum()),

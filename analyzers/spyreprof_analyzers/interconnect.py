@@ -100,10 +100,12 @@ def link(context: Context) -> Finding | None:
     evidence = [*_cite_shares(side, found, book), *_cite_messages(found, book)]
     text = (
         f"{format_share(share)} of the window: in {side} steps {format_share(exposed.transfer)} of the time data moves "
-        f"between {found.ranks} ranks and nothing else runs ({found.calls_per_step:.0f} calls of a step"
+        f"between {found.ranks} ranks while the step waits for it ({found.calls_per_step:.0f} calls of a step"
     )
     if found.message_bytes is not None:
-        text += f", usually {found.message_bytes / 1000:.0f} kB each, {found.bytes_per_step / 1e6:.3g} MB in all"
+        text += f", usually {found.message_bytes / 1000:.0f} kB each"
+    if found.bytes_per_step is not None:
+        text += f", {found.bytes_per_step / 1e6:.3g} MB in all"
     text += ")."
     if found.wire_bytes_per_s is not None:
         text += f" Meanwhile a rank sends {format_rate(found.wire_bytes_per_s, 'B/s')}."
@@ -156,7 +158,7 @@ def late_rank(context: Context) -> Finding | None:
         text=text,
         phase=None,
         share=share,
-        evidence=_cite_late(late, len(facts.steps), book),
+        evidence=_cite_late(late, book),
         against=(
             f"{format_share(1.0 - late.margin)} of the waiting between ranks is for another rank",
             *rule.false_positive_notes,
@@ -205,12 +207,14 @@ def _cite_shares(side: Side, found: Communication, book: EvidenceBook) -> tuple[
 
 
 def _cite_messages(found: Communication, book: EvidenceBook) -> tuple[str, ...]:
-    cited = [
-        book.add(
-            "communication.bytes_per_step", found.bytes_per_step, "B", "measured", n=found.calls, source=SOURCE,
-            method="bytes of one rank's calls, over steps",
-        )
-    ]  # fmt: skip
+    cited = []
+    if found.bytes_per_step is not None:
+        cited.append(
+            book.add(
+                "communication.bytes_per_step", found.bytes_per_step, "B", "measured", n=found.calls, source=SOURCE,
+                method="bytes of one rank's calls, over steps",
+            )
+        )  # fmt: skip
     if found.message_bytes is not None:
         cited.append(
             book.add(
@@ -229,22 +233,22 @@ def _cite_messages(found: Communication, book: EvidenceBook) -> tuple[str, ...]:
     return tuple(cited)
 
 
-def _cite_late(late: LateRank, steps: int, book: EvidenceBook) -> tuple[str, ...]:
+def _cite_late(late: LateRank, book: EvidenceBook) -> tuple[str, ...]:
     return (
         book.add(
-            "communication.late_ns", late.late_ns, "ns", "measured", n=steps, source=SOURCE,
+            "communication.late_ns", late.late_ns, "ns", "measured", n=late.steps, source=SOURCE,
             method="longest wait of another rank for the last one, summed over a step; median over steps",
         ),
         book.add(
-            "communication.late_steps", late.share_of_steps, "ratio", "measured", n=steps, source=SOURCE,
+            "communication.late_steps", late.share_of_steps, "ratio", "measured", n=late.steps, source=SOURCE,
             method="steps with a material wait for that rank, over its steps",
         ),
         book.add(
-            "communication.others_wait_share", late.others_share, "ratio", "measured", n=steps, source=SOURCE,
+            "communication.others_wait_share", late.others_share, "ratio", "measured", source=SOURCE,
             method="largest share of another rank's step time that is waiting for the last one",
         ),
         book.add(
-            "communication.late_margin", late.margin, "ratio", "measured", n=steps, source=SOURCE,
+            "communication.late_margin", late.margin, "ratio", "measured", source=SOURCE,
             method="waiting for that rank over all waiting between ranks",
         ),
     )  # fmt: skip

@@ -71,6 +71,8 @@ def decide(facts: Facts, rules: RuleBook, book: EvidenceBook) -> Verdict:
 def _headline(primary: BoundClass, facts: Facts, rules: RuleBook) -> str:
     if primary == "kv_capacity_bound" and recompute_binds(facts, rules):
         return _HEADLINE_OF_PREEMPTION
+    if primary == "interconnect_bound" and facts.communication is not None:
+        return _HEADLINE_OF_LINK
     read = "the KV cache" if facts.bounds["decode"].reads_kv else "weights"
     return HEADLINES[primary].format(read=read)
 
@@ -110,6 +112,8 @@ _BLOCKED: dict[str, str] = {
 }
 _PREEMPTED = "the KV cache ran out: running requests lost their blocks and were computed again"
 _HEADLINE_OF_PREEMPTION = "KV capacity binds: running requests lose their KV blocks and are computed again"
+# What profiled steps alone show of communication is waiting for other ranks as well.
+_HEADLINE_OF_LINK = "The interconnect binds: steps wait for data that moves between ranks"
 
 
 def _may_grow(bound: Bound, rules: RuleBook) -> bool:
