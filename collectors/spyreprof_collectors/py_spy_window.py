@@ -1,8 +1,8 @@
 """One run of py-spy over one process: started, drained, ended, read. Nothing here waits long, and nothing raises.
 
 py-spy stands in a session of its own, or where that cannot be had in a process group of its own, so that no signal of
-the terminal or of the program's group reaches it. Its output comes through pipes, so that nothing but what we take lands
-on the disk. Its end is the end of its output: the launcher may collect its exit status at any time.
+the terminal or of the program's group reaches it. Its output comes through pipes, so that nothing but what we take
+lands on the disk. Its end is the end of its output: the launcher may collect its exit status at any time.
 """
 
 from __future__ import annotations
