@@ -117,8 +117,7 @@ def ranks_of(inputs: AnalysisInputs, busiest: str) -> Ranks:
     pauses = [pause for pause in inputs.pauses if pause.writer in (None, *writers)]
     for place, name in enumerate(writers):
         steps = engine_steps(inputs.steps, name)
-        for pause in pauses:
-            steps = steps.where((steps.end_ns <= pause.start_ns) | (steps.start_ns >= pause.end_ns))
+        steps = steps.where(steps.clear_of(pauses))
         if len(steps) >= 2:
             within = _per_step(calls, place, steps, calls.wait_ns)
             waits[name] = len(steps), float(within.sum() / max(int(steps.duration_ns.sum()), 1))
@@ -334,9 +333,7 @@ def _steps_between(inputs: AnalysisInputs, ranks: Ranks, place: int, judged: Eng
     """Steps of a rank in the judged rank's window, outside of the pauses of any rank."""
     steps = engine_steps(inputs.steps, ranks.writers[place])
     keep = (steps.start_ns < judged.end_ns[-1]) & (steps.end_ns > judged.start_ns[0])
-    for pause in inputs.pauses:
-        keep &= (steps.end_ns <= pause.start_ns) | (steps.start_ns >= pause.end_ns)
-    return steps.where(keep)
+    return steps.where(keep & steps.clear_of(inputs.pauses))
 
 
 def _outside_pauses(calls: Calls, ranks: Ranks, inputs: AnalysisInputs) -> NDArray[np.bool_]:

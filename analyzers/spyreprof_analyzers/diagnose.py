@@ -195,10 +195,8 @@ def _calls_of_accelerator(inputs: AnalysisInputs) -> bool:
 
 def _steps_of(everything: EngineSteps, window: SteadyWindow, inputs: AnalysisInputs) -> EngineSteps:
     """Steps that lie in the window and outside of profiler pauses."""
-    keep = (everything.start_ns >= window.start_ns) & (everything.end_ns <= window.end_ns)
-    for pause in inputs.pauses:
-        keep &= (everything.end_ns <= pause.start_ns) | (everything.start_ns >= pause.end_ns)
-    return everything.where(keep)
+    inside = (everything.start_ns >= window.start_ns) & (everything.end_ns <= window.end_ns)
+    return everything.where(inside & everything.clear_of(inputs.pauses))
 
 
 def _of_engine(inputs: AnalysisInputs, ranks: Ranks) -> AnalysisInputs:

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pandas as pd
     from numpy.typing import NDArray
+
+    from spyreprof.recording.schema import Interval
 
 # What a count that nothing tells is.
 UNKNOWN = -1
@@ -53,6 +57,13 @@ class EngineSteps:
     def duration_ns(self) -> NDArray[np.int64]:
         """Step durations."""
         return self.end_ns - self.start_ns
+
+    def clear_of(self, pauses: Iterable[Interval]) -> NDArray[np.bool_]:
+        """Mask of the steps that no pause touches."""
+        keep = np.ones(len(self), dtype=np.bool_)
+        for pause in pauses:
+            keep &= (self.end_ns <= pause.start_ns) | (self.start_ns >= pause.end_ns)
+        return keep
 
     def where(self, mask: NDArray[np.bool_]) -> EngineSteps:
         """The steps that a boolean mask of length n selects."""
