@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from command_lines import run
 
-from spyreprof_collectors import capabilities, host
+from spyreprof_collectors import capabilities, hook_entry, host
+from spyreprof_collectors.command import PythonProgram
 
 NAMES = {
     "python", "hook", "torch", "torch.profiler", "vllm", "spyre", "accelerators", "py-spy", "ptrace", "metrics",
@@ -83,6 +84,25 @@ def test_whether_the_hook_enters_a_command_is_tried_without_running_it(
     assert reason in hook.reason
     assert (hook.remedy is None) == (state == "ok")
     assert not (tmp_path / "ran").exists()
+
+
+def test_an_interpreter_that_is_named_from_this_folder_is_tried_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "python3").symlink_to(sys.executable)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(capabilities, "_probe", lambda _: ({}, None))
+    (hook,) = (entry for entry in capabilities.capabilities(None, ["./python3", "serve.py"]) if entry.name == "hook")
+    assert (hook.state, hook.remedy) == ("ok", None)
+
+
+def test_where_no_temporary_folder_can_be_made_the_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: object) -> None:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.TemporaryDirectory", refuse)
+    why = hook_entry.why_not([], PythonProgram(sys.executable, "", None), {})
+    assert why == ("no temporary folder could be made to try it in", "Set TMPDIR to a writable folder.")
 
 
 def test_the_command_stands_behind_two_dashes(tmp_path: Path) -> None:
