@@ -41,16 +41,18 @@ class StepProcesses:
     def ranked(self) -> list[int]:
         """Living processes, the most telling first."""
         sizes: dict[int, int] = {}
-        for pid, size in self._reporting(layout.KIND_STEPS):
+        for pid, size in self._with_steps():
             sizes[pid] = sizes.get(pid, 0) + size
         if sizes:
             return sorted(sizes, key=lambda pid: (-sizes[pid], pid))
         if time.monotonic_ns() - self._begun_ns < PATIENCE_FOR_STEPS_S * NS_PER_S:
             return []
         # A wrapper that is no Python may stand before the program; the first process that has the agent is it.
-        reporting = sorted({pid for pid, _ in self._reporting(layout.KIND_PROCESS)})
-        if reporting:
-            return [self._program_pid] if self._program_pid in reporting else reporting[:1]
+        # Most of the processes that ever reported may be gone: no more of them are asked for than needed.
+        reporting = sorted(_pids(self._recording, layout.KIND_PROCESS), key=lambda pid: (pid != self._program_pid, pid))
+        first = next((pid for pid in reporting if self._is_ours(pid)), None)
+        if first is not None:
+            return [first]
         return [self._program_pid] if self._program_pid is not None and is_alive(self._program_pid) else []
 
     def python_of(self, pid: int) -> str | None:
@@ -62,10 +64,10 @@ class StepProcesses:
                         return str(row.get("python") or "") or None
         return None
 
-    def _reporting(self, kind: str) -> list[tuple[int, int]]:
-        """(process id, bytes) of the living processes of the program that have a shard of this kind."""
+    def _with_steps(self) -> list[tuple[int, int]]:
+        """(process id, bytes of its step rows) of the living processes of the program that have some."""
         found = []
-        for writer, path in shard_paths(self._recording, kind):
+        for writer, path in shard_paths(self._recording, layout.KIND_STEPS):
             pid_text = writer.partition("-")[0]
             if not pid_text.isdigit() or not self._is_ours(int(pid_text)):
                 continue
@@ -85,6 +87,12 @@ class StepProcesses:
                 return stat is not None
             pid = stat.ppid
         return False
+
+
+def _pids(recording: Path, kind: str) -> set[int]:
+    """Process ids that have a shard of this kind."""
+    texts = (writer.partition("-")[0] for writer, _ in shard_paths(recording, kind))
+    return {int(text) for text in texts if text.isdigit()}
 
 
 class BusyProcesses:
