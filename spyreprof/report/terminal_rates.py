@@ -39,7 +39,7 @@ def draw_repeats(page: Page, report: Report, show_all: bool) -> None:
         return
     page.blank()
     page.paragraph(f"Noise floor, over {len(floor.runs)} runs", style="bold")
-    rows = [_row(metric) for metric in floor.metrics if metric.median is not None]
+    rows = [_row(metric) for metric in floor.metrics if any(value is not None for value in metric.values)]
     if not rows:
         page.paragraph("Nothing was measured that could be compared.", indent=2)
         return
