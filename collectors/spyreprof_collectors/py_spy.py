@@ -34,6 +34,9 @@ SLEEPING_WINDOW_S = 2
 # Each py-spy takes 2 to 3 % of a core at 50 looks a second.
 MAX_PROCESSES = 4
 _FAILURES_IN_A_ROW = 3
+# A server that replaces its workers for days has many; what became of those that ended is then forgotten.
+_MAX_REMEMBERED = 256
+_TROUBLES_SHOWN = 8
 _INTERRUPT_PATIENCE_S = 2.0
 _VERSION_TIMEOUT_S = 3.0
 
@@ -106,6 +109,8 @@ class PySpyCollector:
         for target in self._targets.values():
             if target.current is not None and target.current.advance():
                 self._close(target, target.current)
+        if len(self._targets) > _MAX_REMEMBERED:
+            self._targets = {pid: one for pid, one in self._targets.items() if one.current is not None or is_alive(pid)}
         for pid in self._chosen():
             target = self._targets.setdefault(pid, Target(pid))
             if target.current is None and not target.is_given_up and time.monotonic_ns() >= target.next_ns:
@@ -144,12 +149,14 @@ class PySpyCollector:
         reasons = [reason for reason in (fault, self.writer.fault) if reason]
         if self._is_prepared and self._executable is None:
             return CollectorState(name, "unavailable", MISSING, INSTALL)
-        obtain = None
-        for target in self._targets.values():
-            # A window may fail because the process ended in it; that is no trouble of py-spy's.
-            if target.trouble is not None and (target.is_given_up or not target.windows):
-                reasons.append(f"process {target.pid}: {target.trouble.reason}")
-                obtain = obtain or target.trouble.obtain
+        # A window may fail because the process ended in it; that is no trouble of py-spy's.
+        troubles = [
+            (target.pid, target.trouble)
+            for target in self._targets.values()
+            if target.trouble is not None and (target.is_given_up or not target.windows)
+        ]
+        reasons += [f"process {pid}: {trouble.reason}" for pid, trouble in troubles[:_TROUBLES_SHOWN]]
+        obtain = next((trouble.obtain for _, trouble in troubles if trouble.obtain), None)
         if self._left_out:
             reasons.append(f"only {MAX_PROCESSES} of {MAX_PROCESSES + self._left_out} processes were sampled")
         if self._behind:

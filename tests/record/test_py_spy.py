@@ -361,6 +361,20 @@ def test_a_process_that_ends_in_a_window_is_no_trouble_of_py_spys(tmp_path: Path
     assert sampling.state.reason == "the end came before a sample was taken"
 
 
+def test_of_many_processes_those_that_ended_are_forgotten(
+    tmp_path: Path, sleeper: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", "pass"])
+    gone.wait()
+    chosen = Chosen([gone.pid])
+    sampling = Sampling(tmp_path, fake_py_spy.fails("Error: No such process"), chosen)
+    sampling.until(lambda: sampling.helpers, "a start")
+    chosen.pids = [sleeper]
+    monkeypatch.setattr(py_spy, "_MAX_REMEMBERED", 1)
+    sampling.until(lambda: list(sampling.collector._targets) == [sleeper], "one process that is remembered")
+    sampling.collector.finish()
+
+
 def test_at_most_four_processes_are_sampled_and_those_stay(tmp_path: Path) -> None:
     children = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) for _ in range(6)]
     pids = [child.pid for child in children]
