@@ -81,12 +81,24 @@ def _close_calls(primary: BoundClass, facts: Facts, rules: RuleBook) -> list[str
     calls = []
     if primary not in ("queue_bound", "kv_capacity_bound") and ranked[-1] - ranked[-2] < close:
         calls.append("the two largest shares of the window are close")
-    if primary == "interconnect_bound" and _link_leads_by(facts) < close:
-        calls.append("the two largest parts of a step are close")
     limit = rules["SPY-HST-001"].threshold("binding_window_share")
     if primary == "host_bound" and facts.device_kind == "cpu" and facts.host_share < limit + close:
         calls.append("the host's share of the window is close to its threshold")
-    return [*calls, *_close_use(primary, facts, rules), *_close_admission(primary, facts, rules)]
+    calls += [*_close_parts(primary, facts, rules), *_close_use(primary, facts, rules)]
+    return [*calls, *_close_admission(primary, facts, rules)]
+
+
+def _close_parts(primary: BoundClass, facts: Facts, rules: RuleBook) -> list[str]:
+    """Where ranks communicate, what the verdict names must lead the other parts of a step."""
+    found = facts.communication
+    calls: list[str] = []
+    part = "exposed_communication" if primary == "interconnect_bound" else "device_compute"
+    named = primary == "interconnect_bound" or (found is not None and primary in _SEEN_BY_THE_TRACE)
+    if named and _leads_by(part, facts) < rules["SPY-GEN-001"].threshold("close_shares"):
+        calls.append("the two largest parts of a step are close")
+    if primary == "interconnect_bound" and found is not None and not found.one_clock:
+        calls.append("the ranks' clocks differ, and the one that was blocked least is taken for the last")
+    return calls
 
 
 def _close_use(primary: BoundClass, facts: Facts, rules: RuleBook) -> list[str]:
@@ -125,17 +137,19 @@ def _close_admission(primary: BoundClass, facts: Facts, rules: RuleBook) -> list
     return calls
 
 
-def _link_leads_by(facts: Facts) -> float:
-    """How much more of the window goes to moving data than to any other part of the larger phase; 1 if not cut."""
+def _leads_by(part: str, facts: Facts) -> float:
+    """How much more of the window one part of the larger phase's steps takes than any other part; 1 if not cut.
+
+    Calls that could not be matched with those of all ranks may have been waiting, and count as that.
+    """
     side = larger_side(facts)
-    parts = {part.id.partition(".")[2]: part.share for part in facts.budget.parts if part.id.startswith(f"{side}.")}
-    link = parts.pop("exposed_communication", None)
-    if link is None:
+    parts = {one.id.partition(".")[2]: one.share for one in facts.budget.parts if one.id.startswith(f"{side}.")}
+    if part not in parts:
         return 1.0
     seen = facts.communication.exposed.get(side) if facts.communication is not None else None
     if seen is not None and seen.unsplit > 0:
-        # calls that could not be matched with those of all ranks may have been waiting
+        link = parts.get("exposed_communication", 0.0)
         unsplit = link * seen.unsplit / (seen.transfer + seen.unsplit)
-        link -= unsplit
+        parts["exposed_communication"] = link - unsplit
         parts["waiting_for_ranks"] = parts.get("waiting_for_ranks", 0.0) + unsplit
-    return link - max(parts.values(), default=0.0)
+    return parts.pop(part) - max(parts.values(), default=0.0)

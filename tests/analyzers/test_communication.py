@@ -241,6 +241,13 @@ def test_the_headline_counts_only_the_time_in_which_data_moves() -> None:
     assert diagnosis.verdict.headline.endswith("(59.4 % of the window).")
 
 
+def test_a_link_that_nearly_binds_lowers_the_confidence_in_what_does() -> None:
+    verdict = judged(two_ranks(transfer=0.46)).verdict
+    assert verdict.primary != "interconnect_bound"
+    assert verdict.confidence != "high"
+    assert "the two largest parts of a step are close" in verdict.confidence_reasons
+
+
 def test_a_link_that_takes_little_of_the_step_does_not_bind() -> None:
     diagnosis = judged(two_ranks(transfer=0.1))
     assert diagnosis.verdict.primary == "decode_bandwidth_bound"
