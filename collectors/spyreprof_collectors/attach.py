@@ -18,7 +18,7 @@ from spyreprof_collectors.manifest import CollectorState, Manifest
 from spyreprof_collectors.metrics_page import NotPrometheusError, Page, UnreachableError
 from spyreprof_collectors.metrics_poll import INTERVAL_S as METRICS_INTERVAL_S
 from spyreprof_collectors.metrics_poll import MetricsCollector
-from spyreprof_collectors.process import TERMINATING, signal_name
+from spyreprof_collectors.process import ending_signals, signal_name
 from spyreprof_collectors.py_spy import TICK_S, PySpyCollector
 from spyreprof_collectors.sampled_processes import BusyProcesses
 from spyreprof_collectors.sampler import Sampler
@@ -65,7 +65,7 @@ def attach(options: AttachOptions) -> int:
     if page is not None:
         require_answer(page)
     # From here on signals end the watching in an orderly way; threads and py-spy are started with that mask.
-    ending = _ending_signals()
+    ending = ending_signals()
     signal.pthread_sigmask(signal.SIG_BLOCK, ending)
     recording, is_new = folder.create(options.out, "attach")
     say = Voice(options.quiet)
@@ -209,11 +209,6 @@ class _End:
     sentence: str
     interrupted: bool = False
     duration_reached: bool = False
-
-
-def _ending_signals() -> frozenset[signal.Signals]:
-    """The signals that end the watching: a hang-up does not under nohup, and would if it were blocked."""
-    return TERMINATING - {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else TERMINATING
 
 
 def _wait(

@@ -15,7 +15,7 @@ from spyreprof_collectors.collection import Collection
 from spyreprof_collectors.command import PythonProgram
 from spyreprof_collectors.manifest import Manifest
 from spyreprof_collectors.metrics_page import Page
-from spyreprof_collectors.process import TERMINATING, ProgramEnd, Supervisor, end_as, signal_name
+from spyreprof_collectors.process import ProgramEnd, Supervisor, end_as, signal_name
 from spyreprof_collectors.series import Series
 
 BOOT_FOLDER = Path(__file__).resolve().parent / "agent" / "boot"
@@ -248,8 +248,8 @@ def _wait(run: _Run, pid: int) -> ProgramEnd:
 
 
 def _asked_to_end(supervisor: Supervisor) -> int | None:
-    """The first terminating signal that came since the run began."""
-    return next((number for number in supervisor.received if number in TERMINATING), None)
+    """The first signal since the run began that asks us to end."""
+    return next((number for number in supervisor.received if number in supervisor.ending), None)
 
 
 def _program_environment(options: RecordOptions, recording: Path) -> dict[str, str]:
@@ -287,7 +287,7 @@ def _finish(run: _Run) -> list[str]:
         document.write(run.recording)
         if calibration.may_run_after():
             launch.say("measuring this machine's peaks again")
-            calibration.run_after(stopped=bool(launch.supervisor.passed_on & TERMINATING))
+            calibration.run_after(stopped=bool(launch.supervisor.passed_on & launch.supervisor.ending))
         document.collectors = [*states, calibration.state()]
         document.write(run.recording)
         folder.tighten(run.recording)

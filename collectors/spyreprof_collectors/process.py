@@ -40,6 +40,11 @@ _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 
 
+def ending_signals() -> frozenset[signal.Signals]:
+    """The signals that ask us to end; a hang-up does not where it was ignored when we were started, as nohup has it."""
+    return TERMINATING - {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else TERMINATING
+
+
 @dataclass(frozen=True, slots=True)
 class ProgramEnd:
     """How the program ended: an exit code, or the signal that killed it."""
@@ -68,6 +73,7 @@ class Supervisor:
     Args:
         before_terminating: called before a terminating signal is passed on, with the seconds that it may take;
             0 when the program has got the signal already.
+        ending: signals that ask us to end.
     """
 
     before_terminating: Callable[[float], None] = lambda patience_s: None
@@ -76,6 +82,7 @@ class Supervisor:
     passed_on: set[int] = field(default_factory=set)
     duration_reached: bool = False
     is_subreaper: bool = False
+    ending: frozenset[signal.Signals] = field(default_factory=ending_signals)
     _mask: set[int] = field(default_factory=set)
     _witness: GroupWitness | None = None
     _awaited: set[int] = field(default_factory=set)
@@ -141,8 +148,8 @@ class Supervisor:
             ) from error
 
     def asked_to_end(self) -> int | None:
-        """The terminating signal that came before there was a program to pass it on to, or None."""
-        info = signal.sigtimedwait(TERMINATING, 0)
+        """The signal that asked us to end before there was a program to pass it on to, or None."""
+        info = signal.sigtimedwait(self.ending, 0)
         return None if info is None else info.si_signo
 
     def forget_run(self) -> None:
@@ -175,15 +182,15 @@ class Supervisor:
         return ProgramEnd.of_status(self._statuses.pop(pid))
 
     def wait_helper(self, pid: int, timeout_s: float) -> tuple[int | None, int | None]:
-        """Wait for a helper of ours; a terminating signal or the time limit kills it.
+        """Wait for a helper of ours; a signal that asks us to end or the time limit kills it.
 
         Returns:
-            (wait status or None when it was killed by us, the terminating signal that came or None).
+            (wait status or None when it was killed by us, the signal that came or None).
         """
         came: list[int] = []
 
         def on_signal(info: signal.struct_siginfo) -> None:
-            if info.si_signo in TERMINATING:
+            if info.si_signo in self.ending:
                 self.received.append(info.si_signo)
                 came.append(info.si_signo)
 

@@ -6,12 +6,26 @@ import json
 import os
 import signal
 import stat
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from recording_run import finish, is_running, python, read_manifest, read_rows, record, start, wait_for_text, wait_until
+from recording_run import (
+    PATIENCE_S,
+    environment,
+    finish,
+    is_running,
+    python,
+    read_manifest,
+    read_rows,
+    record,
+    record_command,
+    start,
+    wait_for_text,
+    wait_until,
+)
 from test_calibration_runs import ANSWER, STEPS, Calibrated, option
 
 # Counts its own runs in a file, for a program that behaves differently in one of them.
@@ -94,6 +108,23 @@ def test_being_asked_to_end_ends_the_series_though_the_program_exits_with_zero(t
     assert len(runs_of(run.path)) == 2
     assert read_manifest(run.path / "runs/2")["interrupted"]
     assert b"run 2 of 3 was asked to end by SIGTERM: the series ends here" in run.stderr
+
+
+def test_under_nohup_a_hang_up_ends_no_series(tmp_path: Path) -> None:
+    code = "import os, signal; os.kill(os.getppid(), signal.SIGHUP)"
+    path = tmp_path / "run.spyreprof"
+    done = subprocess.run(
+        ["nohup", *record_command(path, python(code), "--repeat", "2")],
+        cwd=tmp_path,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [entry["exit"] for entry in runs_of(path)] == [{"code": 0}] * 2
+    assert not read_manifest(path / "runs/1")["interrupted"]
 
 
 def test_the_duration_is_that_of_each_run_and_ends_no_series(tmp_path: Path) -> None:
