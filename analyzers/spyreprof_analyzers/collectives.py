@@ -169,7 +169,7 @@ def _pairs(rank: NDArray[np.int64], peer: NDArray[np.int64], ops: NDArray[np.str
 def _alike(group: NDArray[np.int64], pairs: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     """Rows of the same group and pair, each in their order; at least one row."""
     _, kind = np.unique(np.stack((group, pairs), axis=1), axis=0, return_inverse=True)
-    order = np.argsort(kind.ravel(), kind="stable")
+    order = np.argsort(kind.ravel(), kind="stable").astype(np.int64)
     return np.split(order, np.flatnonzero(np.diff(kind.ravel()[order])) + 1)
 
 

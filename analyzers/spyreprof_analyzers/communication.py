@@ -298,10 +298,8 @@ def _late_rank(ranks: Ranks, judged: EngineSteps, inputs: AnalysisInputs, rules:
         return None
     rule = rules["SPY-NET-002"]
     during = (calls.launch_ns >= judged.start_ns[0]) & (calls.launch_ns < judged.end_ns[-1])
-    during &= _outside_pauses(calls, ranks, inputs)
-    caused = np.array(
-        [int(calls.caused_ns[during & (calls.writer == place)].sum()) for place in range(len(ranks.writers))]
-    )
+    waited_ns = np.where(during & _outside_pauses(calls, ranks, inputs), calls.wait_ns, 0)
+    caused = np.array([int(waited_ns[calls.latest == place].sum()) for place in range(len(ranks.writers))])
     place = int(caused.argmax())
     if caused[place] == 0:
         return None
@@ -337,10 +335,13 @@ def _steps_between(inputs: AnalysisInputs, ranks: Ranks, place: int, judged: Eng
 
 
 def _outside_pauses(calls: Calls, ranks: Ranks, inputs: AnalysisInputs) -> NDArray[np.bool_]:
+    """Which calls nobody's pause touches: a rank that comes late out of one is waited for until then."""
+    begin = np.where(calls.start_ns >= 0, calls.start_ns, calls.launch_ns)
+    end = np.maximum(begin, calls.end_ns)
     keep = np.ones(len(calls), dtype=np.bool_)
     for pause in inputs.pauses:
         if pause.writer is None or pause.writer in ranks.writers:
-            keep &= (calls.launch_ns < pause.start_ns) | (calls.launch_ns >= pause.end_ns)
+            keep &= (end <= pause.start_ns) | (begin >= pause.end_ns)
     return keep
 
 
