@@ -316,7 +316,8 @@ def _requests(primary: BoundClass, facts: Facts, rules: RuleBook, book: Evidence
         cited.append(
             book.add(
                 "requests.idle_share", facts.idle_client_share, "ratio", "measured", n=facts.requests_in_window,
-                source="load generator's log", method="share of the window with no request in flight",
+                source=facts.log.source if facts.log is not None else "request log",
+                method="share of the window with no request in flight",
             )
         )  # fmt: skip
         if said == "load_limited":
