@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from spyreprof.recording.schema import AnalysisInputs
 
 FROM_STEPS = "engine steps of the steady window, without first tokens"
+# Ranks of one model all make the same tokens; engines beside one another each make their own.
+FROM_ONE_OF_SEVERAL = "engine steps of the steady window in one of several processes, without first tokens"
 FROM_COUNTERS = "engine metrics over the steady window"
 # Whose log of requests it is, by the table's `source`. The client's comes first.
 LOGS = {"bench_result": "load generator's log", "agent": "requests marked by the program"}
@@ -53,8 +55,9 @@ def _tokens_of_steps(steps: pd.DataFrame, diagnosis: Diagnosis) -> Rate | None:
     if None in generated or inside["generation_tokens"].isna().any():
         return None
     total = sum(tokens or 0 for tokens in generated)
+    source = FROM_STEPS if inside["writer"].nunique() <= 1 else FROM_ONE_OF_SEVERAL
     # Without a decode step every token was a first one, which only a log counts.
-    return Rate(per_s=total / budget.window_ns * NS_PER_S, source=FROM_STEPS) if total else None
+    return Rate(per_s=total / budget.window_ns * NS_PER_S, source=source) if total else None
 
 
 def _finished(requests: pd.DataFrame, source: str) -> pd.DataFrame | None:

@@ -11,7 +11,7 @@ from report_builders import BUDGET, PHASES
 from spyreprof.findings import Diagnosis, SteadyWindow
 from spyreprof.recording.schema import COUNTERS, REQUESTS, STEPS
 from spyreprof.report.model import Rate
-from spyreprof.report.throughput import FROM_COUNTERS, FROM_STEPS, LOGS, throughput
+from spyreprof.report.throughput import FROM_COUNTERS, FROM_ONE_OF_SEVERAL, FROM_STEPS, LOGS, throughput
 
 WINDOW = SteadyWindow(start_ns=1_000 * SECOND, end_ns=1_010 * SECOND, share_of_recording=1.0, basis="")
 CLIENT, PROGRAM = LOGS.values()
@@ -36,6 +36,13 @@ def rates(
 def test_tokens_are_those_of_the_judged_steps_over_the_judged_time() -> None:
     tokens, _ = rates([request(1_000, 4)], diagnosis(window=WINDOW))
     assert tokens == Rate(per_s=GENERATED / BUDGET.window_ns * SECOND, source=FROM_STEPS)
+
+
+def test_where_several_processes_ran_steps_the_rate_says_that_it_is_of_one() -> None:
+    steps = [{**decode_step(1_002, 1, 64), "writer": writer} for writer in ("10-a", "11-b")]
+    tokens, _ = rates([request(1_000, 4)], diagnosis(window=WINDOW), steps=table(STEPS, steps))
+    assert tokens is not None
+    assert tokens.source == FROM_ONE_OF_SEVERAL
 
 
 @pytest.mark.parametrize("changes", [{"phases": ()}, {"phases": PHASES[:1]}, {"time_budget": None}, {"window": None}])
