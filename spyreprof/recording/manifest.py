@@ -8,6 +8,7 @@ import msgspec
 
 from spyreprof.errors import UserError
 from spyreprof.recording import layout
+from spyreprof.recording.rows import Nanoseconds
 from spyreprof.recording.source import READ_ERRORS, Source, not_a_recording, unreadable
 
 MAX_MANIFEST_BYTES = 64 * 2**20
@@ -82,8 +83,8 @@ class Manifest(msgspec.Struct, frozen=True):
     mode: Literal["record", "attach"] = "record"
     command: list[str] = []
     created_epoch_ns: int | None = None
-    started_ns: int | None = None
-    ended_ns: int | None = None
+    started_ns: Nanoseconds | None = None
+    ended_ns: Nanoseconds | None = None
     exit: Exit | None = None
     host: Host = Host()
     environment: dict[str, str | None] = {}

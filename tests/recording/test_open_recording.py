@@ -58,6 +58,12 @@ def test_a_damaged_manifest_is_refused(builder: RecordingBuilder, content: bytes
     assert "damaged" in refusal(builder.write()).problem
 
 
+@pytest.mark.parametrize("time_ns", [10**30, -1])
+def test_a_manifest_with_a_time_that_no_clock_shows_is_damaged(builder: RecordingBuilder, time_ns: int) -> None:
+    builder.manifest["ended_ns"] = time_ns
+    assert "damaged" in refusal(builder.write()).problem
+
+
 def test_a_newer_schema_says_which_versions_and_to_upgrade(builder: RecordingBuilder) -> None:
     builder.manifest["schema_version"] = 7
     builder.manifest["notes"] = {"a": "shape that this version does not know"}
