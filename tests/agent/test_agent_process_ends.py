@@ -145,6 +145,31 @@ def test_a_signal_that_is_blocked_ends_nothing(tmp_path: Path) -> None:
     assert [row["how"] for row in ended.process_rows("close")] == ["signal", "atexit"]
 
 
+def test_signals_that_a_process_survives_end_no_request_and_are_told_once(tmp_path: Path) -> None:
+    program = """
+    import faulthandler, os, signal, spyreprof_agent
+    finished = spyreprof_agent.request(prompt_tokens=7).begin()
+    left_open = spyreprof_agent.request(prompt_tokens=8).begin()
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    faulthandler.register(signal.SIGUSR1, file=open(os.devnull, "w"))
+    for _ in range(3):
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGUSR1)
+    finished.finished(output_tokens=3)
+    """
+    ended = run(tmp_path, program)
+    assert (ended.code, ended.stderr) == (0, "")
+    assert [(row["prompt"], row["t1"] is not None) for row in ended.rows("requests")] == [(7, True), (8, False)]
+    assert [row["how"] for row in ended.process_rows("close")] == ["signal", "atexit"]
+
+
+def test_a_request_that_is_open_when_the_process_aborts_is_a_row_without_an_end(tmp_path: Path) -> None:
+    ended = run(tmp_path, "import os, spyreprof_agent; spyreprof_agent.request(prompt_tokens=8).begin(); os.abort()")
+    assert ended.code < 0
+    assert [(row["prompt"], row["t1"]) for row in ended.rows("requests")] == [(8, None)]
+    assert [row["how"] for row in ended.process_rows("close")] == ["abort"]
+
+
 def test_what_we_wrap_can_be_sent_to_other_processes(tmp_path: Path) -> None:
     program = """
     import os, pickle, signal

@@ -135,7 +135,7 @@ class Collectives:
         if work is not None and hasattr(work, "wait"):
             work.wait = _waiting(self, work.wait, self._torch)
         module._spyreprof = True
-        process.before_closing.append(self._close)
+        process.at_end.append(self._close)
         process.after_fork_in_child.append(self._forked)
         process.hook(HOOK, "ok")
 

@@ -33,7 +33,9 @@ class Process:
     """The process's own shard: opening, clock anchors, hooks, versions, closing.
 
     Attributes:
-        before_closing: called, in order, before the last flush of a process that ends or execs.
+        before_closing: called, in order, before what may be the last flush: the process ends, execs, or sends itself a
+            signal that it may survive.
+        at_end: called after those, except before a signal: for what must not be said of a process that goes on.
         before_fork, after_fork_in_child: called around a fork.
     """
 
@@ -41,9 +43,11 @@ class Process:
         self.writer = writer
         self.how = how
         self.before_closing: list[Callable[[], None]] = []
+        self.at_end: list[Callable[[], None]] = []
         self.before_fork: list[Callable[[], None]] = []
         self.after_fork_in_child: list[Callable[[], None]] = []
         self._closed = False
+        self._signal_told = False
         self._anchored_ns = 0
         self._left_out_told: dict[tuple[str, str], int] = {}
         writer.on_left_out = self._rows_left_out
@@ -107,7 +111,7 @@ class Process:
         if self._closed:
             return
         self._closed = True
-        self._run(self.before_closing)
+        self._run([*self.before_closing, *self.at_end])
         # What is still queued may be left out too, and is to be counted.
         self.writer.flush()
         self._tell_left_out()
@@ -138,6 +142,7 @@ class Process:
     def _forked(self) -> None:
         self.writer.after_fork_in_child()
         self._closed = False
+        self._signal_told = False
         self._left_out_told.clear()
         self.how = "fork"
         self._run(self.after_fork_in_child)
@@ -150,11 +155,11 @@ class Process:
         # os.execvp tries one folder of PATH after another: only a file that is there can replace this process.
         path = arguments[0] if arguments else keywords.get("path")
         if not self._closed and path is not None and os.access(path, os.X_OK):
-            self._run(self.before_closing)
+            self._run([*self.before_closing, *self.at_end])
             self.note("exec")
 
     def _aborts(self) -> None:
-        self._dies("abort")
+        self.close("abort")
 
     # Tuples and not sets: what the program passes may have no hash.
 
@@ -173,13 +178,21 @@ class Process:
             return
         handler = _signal.getsignal(number)
         if handler is _signal.SIG_DFL or handler is None:
-            self._dies("signal")
+            self._may_die()
 
-    def _dies(self, how: str) -> None:
-        """Write everything out; should the process survive, as with a signal that it blocks, it goes on as before."""
-        if not self._closed:
-            self._run(self.before_closing)
-            self.note("close", how=how)
+    def _may_die(self) -> None:
+        """Write everything out, for nobody can tell here whether the process survives: it may block the signal.
+
+        What is open stays open then, and the end is told of once.
+        """
+        if self._closed:
+            return
+        self._run(self.before_closing)
+        if self._signal_told:
+            self.writer.flush()
+        else:
+            self._signal_told = True
+            self.note("close", how="signal")
 
     def _run(self, callbacks: Iterable[Callable[[], None]]) -> None:
         for callback in callbacks:

@@ -28,7 +28,7 @@ class Requests:
         self._finished = agent.writer.buffer("requests")
         self._wake = agent.writer.wake
         self._open: dict[int, Row] = {}
-        agent.process.before_closing.append(self._program_ends)
+        agent.process.at_end.append(self._program_ends)
         # Those that are open in a forked child are its parent's.
         agent.process.after_fork_in_child.append(self._open.clear)
 

@@ -171,8 +171,9 @@ class Windows:
     def program_ends(self) -> None:
         """Close and save before the process is gone."""
         self.close("saved", "the program ended", _LOCK_PATIENCE_S)
-        for finished in self._unfinished:
-            finished.acquire(timeout=_END_PATIENCE_S)
+        # Each once: a process that survives its signal comes here again.
+        while self._unfinished:
+            self._unfinished.pop().acquire(timeout=_END_PATIENCE_S)
 
     def _fork_begins(self) -> None:
         # A thread begun here would be one more that the program did not have when it forks.
