@@ -54,7 +54,7 @@ def attach(options: AttachOptions) -> int:
         0, the exit code to leave with.
 
     Raises:
-        UserError: there is nothing to watch, and nothing was written; or the end could not be written.
+        UserError: there is nothing to watch, or the recording cannot be written.
     """
     if options.pid is None and options.url is None:
         raise UserError(
@@ -74,9 +74,9 @@ def attach(options: AttachOptions) -> int:
     watch = Watch(recording, target, page, options.py_spy_rate_hz)
     try:
         document.write(recording)
-    except OSError:
-        folder.remove(recording, keep_root=not is_new)
-        raise
+    except OSError as error:
+        folder.take_back(recording, is_new)
+        raise folder.unwritable(shown(recording), error) from error
     say(f"recording into {shown(recording)}, until Ctrl-C{_other_ends(options)}")
     watch.start()
     end = _wait(target, options.duration_s, watch, say, ending)

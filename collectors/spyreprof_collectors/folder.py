@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from spyreprof.errors import UserError
+from spyreprof.errors import EXIT_OUR_FAILURE, UserError
 from spyreprof.recording import layout
 
 FOLDER_MODE = 0o700
@@ -44,13 +44,17 @@ def create(
             (path / sub).mkdir(mode=FOLDER_MODE, exist_ok=True)
     except OSError as error:
         if is_new:
-            remove(path, parts=parts)
+            take_back(path, is_new, parts)
         raise _refused(out or path, error) from error
     return path, is_new
 
 
 def remove(path: Path, keep_root: bool = False, parts: Sequence[str] = PARTS) -> None:
-    """Take away a recording in which no program ever ran; `parts` are the folders in it, which hold files alone."""
+    """Take away a recording in which no program ever ran; `parts` are the folders in it, which hold files alone.
+
+    Raises:
+        OSError: something of it cannot be removed.
+    """
     for sub in parts:
         folder = path / sub
         if folder.is_dir():
@@ -61,6 +65,28 @@ def remove(path: Path, keep_root: bool = False, parts: Sequence[str] = PARTS) ->
         (path / file_name).unlink(missing_ok=True)
     if not keep_root:
         path.rmdir()
+
+
+def take_back(path: Path, is_new: bool, parts: Sequence[str] = PARTS) -> str | None:
+    """`remove` what `create` made, as far as that can be had.
+
+    Returns:
+        What to tell when something of it stays; None when it is gone.
+    """
+    try:
+        remove(path, keep_root=not is_new, parts=parts)
+    except OSError as error:
+        return f"what is left of {path} cannot be removed: {_reason(error)}"
+    return None
+
+
+def unwritable(shown: str, error: OSError) -> UserError:
+    """Say that nothing can be written into a recording; `shown` is its path for a person to read."""
+    return UserError(
+        f"Cannot write into {shown}: {_reason(error)}.",
+        "Free some space there, or name a folder elsewhere with --out.",
+        exit_code=EXIT_OUR_FAILURE,
+    )
 
 
 def write_json(path: Path, value: Mapping[str, object]) -> None:
@@ -125,5 +151,8 @@ def _claim_default(name: str, now_epoch_ns: int | None) -> Path:
 
 
 def _refused(path: Path, error: OSError) -> UserError:
-    reason = (error.strerror or str(error)).lower()
-    return UserError(f"Cannot make the recording folder {path}: {reason}.", "Name another folder with --out.")
+    return UserError(f"Cannot make the recording folder {path}: {_reason(error)}.", "Name another folder with --out.")
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

@@ -109,12 +109,14 @@ def _record_once(launch: _Launch) -> ProgramEnd:
     launch.say(f"recording into {shown(recording)}")
     try:
         came, pid = _start(run)
-    except (UserError, OSError):
-        folder.remove(recording, keep_root=not is_new)
+    except OSError as error:
+        folder.take_back(recording, is_new)
+        raise folder.unwritable(shown(recording), error) from error
+    except UserError:
+        folder.take_back(recording, is_new)
         raise
     if came is not None:
-        folder.remove(recording, keep_root=not is_new)
-        launch.say(_NOTHING_RECORDED)
+        launch.say(folder.take_back(recording, is_new) or _NOTHING_RECORDED)
         return ProgramEnd(signal=came)
     end = _wait(run, pid)
     for line in [*_finish(run), conclusion.next_command(shown(recording))]:
@@ -129,16 +131,17 @@ def _record_series(launch: _Launch) -> ProgramEnd:
     started: list[_Run] = []
 
     def close() -> None:
-        if started:
-            launch.say(conclusion.next_command(shown(parent)))
-        else:
-            folder.remove(parent, keep_root=not is_new, parts=series.PARTS)
+        left = None if started else folder.take_back(parent, is_new, series.PARTS)
+        if started or left is not None:
+            launch.say(left or conclusion.next_command(shown(parent)))
 
     try:
         end = _repeat(launch, Series(parent, options.command, os.environ, options.repeat), started)
-    except (UserError, OSError):
+    except (UserError, OSError) as error:
         close()
-        raise
+        if started or isinstance(error, UserError):
+            raise
+        raise folder.unwritable(shown(parent), error) from error
     close()
     return end
 

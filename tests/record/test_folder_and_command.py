@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -167,3 +168,48 @@ def test_everything_is_for_the_owners_eyes_only(tmp_path: Path) -> None:
 def test_no_temporary_file_stays(tmp_path: Path) -> None:
     run = record(tmp_path, python("pass"))
     assert not [path for path in run.path.rglob("*") if path.name.startswith(".") or path.suffix == ".tmp"]
+
+
+WRITES_FAIL = """
+import errno, os, sys
+from pathlib import Path
+from spyreprof.cli import main
+from spyreprof_collectors import folder
+def refuse(*_, **__):
+    raise OSError(errno.NUMBER, os.strerror(errno.NUMBER))
+folder.write_json = refuse
+if STAYS:
+    Path.rmdir = refuse
+main(sys.argv[1:])
+"""
+
+
+def told_of(tmp_path: Path, number: str, words: list[str], stays: bool = False) -> None:
+    program = WRITES_FAIL.replace("NUMBER", number).replace("STAYS", str(stays))
+    code, stderr = refused(tmp_path, [sys.executable, "-c", program, *words])
+    reason = os.strerror(getattr(errno, number)).lower()
+    assert code == 1
+    assert stderr.splitlines()[-1].startswith("spyreprof: Cannot write into ")
+    assert f": {reason}. " in stderr.splitlines()[-1]
+    assert "--out" in stderr
+    assert [path.name for path in tmp_path.iterdir()] == (["r"] if stays else [])
+
+
+@pytest.mark.parametrize("options", [(), ("--repeat", "2")])
+@pytest.mark.parametrize("number", ["EROFS", "EIO", "EACCES", "ENOSPC", "EDQUOT"])
+def test_a_first_manifest_that_cannot_be_written_is_told_in_a_sentence_and_leaves_nothing(
+    tmp_path: Path, number: str, options: tuple[str, ...]
+) -> None:
+    words = record_command(Path("r"), ["true"], *options)
+    told_of(tmp_path, number, words[words.index("record") :])
+
+
+@pytest.mark.parametrize("options", [(), ("--repeat", "2")])
+def test_a_folder_that_cannot_be_taken_back_either_hides_no_cause(tmp_path: Path, options: tuple[str, ...]) -> None:
+    words = record_command(Path("r"), ["true"], *options)
+    told_of(tmp_path, "EROFS", words[words.index("record") :], stays=True)
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_an_attachment_that_cannot_be_written_is_told_in_a_sentence(tmp_path: Path, stays: bool) -> None:
+    told_of(tmp_path, "EROFS", ["attach", "--pid", str(os.getpid()), "--out", "r"], stays)
