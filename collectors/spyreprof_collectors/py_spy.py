@@ -23,7 +23,7 @@ from spyreprof.units import NS_PER_S
 from spyreprof_collectors.manifest import CollectorState
 from spyreprof_collectors.py_spy_trouble import INSTALL, MISSING, Trouble, explain
 from spyreprof_collectors.py_spy_window import Request, Window
-from spyreprof_collectors.sampled_processes import is_alive
+from spyreprof_collectors.sampled_processes import is_alive, start_of
 from spyreprof_collectors.shards import ShardWriter
 
 TICK_S = 0.25
@@ -56,6 +56,7 @@ class Target:
     """A process that is sampled, and what came of it."""
 
     pid: int
+    start: str | None = None
     windows: int = 0
     failures_in_a_row: int = 0
     with_sleeping: bool = False
@@ -67,6 +68,11 @@ class Target:
     def is_given_up(self) -> bool:
         """Whether another window would bring nothing."""
         return self.trouble is not None and (self.trouble.lasting or self.failures_in_a_row >= _FAILURES_IN_A_ROW)
+
+    def is_still_it(self) -> bool:
+        """Whether its number is no other process by now."""
+        start = start_of(self.pid)
+        return start is None or start == self.start
 
 
 @dataclass
@@ -87,7 +93,7 @@ class PySpyCollector:
     own_pids: set[int] = field(default_factory=set)
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     starting: threading.Lock = field(default_factory=threading.Lock)
-    _targets: dict[int, Target] = field(default_factory=dict)
+    _targets: list[Target] = field(default_factory=list)
     _executable: str | None = None
     _version: str | None = None
     _is_prepared: bool = False
@@ -106,14 +112,13 @@ class PySpyCollector:
         """Move every window on; start those that are due."""
         if self._executable is None:
             return
-        for target in self._targets.values():
+        for target in self._targets:
             if target.current is not None and target.current.advance():
                 self._close(target, target.current)
         if len(self._targets) > _MAX_REMEMBERED:
-            self._targets = {pid: one for pid, one in self._targets.items() if one.current is not None or is_alive(pid)}
-        for pid in self._chosen():
-            target = self._targets.setdefault(pid, Target(pid))
-            if target.current is None and not target.is_given_up and time.monotonic_ns() >= target.next_ns:
+            self._targets = [one for one in self._targets if one.current is not None or is_alive(one.pid)]
+        for target in self._chosen():
+            if target.current is None and time.monotonic_ns() >= target.next_ns:
                 self._open(target, self._executable)
 
     @property
@@ -121,7 +126,7 @@ class PySpyCollector:
         """Whether no process is left that another window would bring something of."""
         if self._executable is None:
             return self._is_prepared
-        targets = list(self._targets.values())
+        targets = list(self._targets)
         return bool(targets) and all(target.is_given_up for target in targets)
 
     def finish(self) -> None:
@@ -129,7 +134,7 @@ class PySpyCollector:
         with self.starting:
             # A sampler that did not stop in time opens no further window.
             self._is_finished = True
-        running = [target for target in self._targets.values() if target.current is not None]
+        running = [target for target in self._targets if target.current is not None]
         for target in running:
             if target.current is not None:
                 target.current.interrupt()
@@ -152,7 +157,7 @@ class PySpyCollector:
         # A window may fail because the process ended in it; that is no trouble of py-spy's.
         troubles = [
             (target.pid, target.trouble)
-            for target in self._targets.values()
+            for target in self._targets
             if target.trouble is not None and (target.is_given_up or not target.windows)
         ]
         reasons += [f"process {pid}: {trouble.reason}" for pid, trouble in troubles[:_TROUBLES_SHOWN]]
@@ -199,12 +204,20 @@ class PySpyCollector:
             return Trouble(f"py-spy was ended: {window.fault}", None)
         return explain(window.messages, target.pid, self._version, self.processes.python_of(target.pid))
 
-    def _chosen(self) -> list[int]:
-        """The processes to sample now. Whoever is being sampled stays, so that ranks that take turns do not share."""
+    def _chosen(self) -> list[Target]:
+        """The processes to sample now. Whoever is being sampled stays, so that ranks that take turns do not share.
+
+        One that was given up leaves its place to another, and a process that has its number by now is a new one.
+        """
         ranked = list(self.processes.ranked())
-        ranked.sort(key=lambda pid: pid not in self._targets)
+        latest = {target.pid: target for target in self._targets}
+        known = {pid: latest[pid] for pid in ranked if pid in latest and latest[pid].is_still_it()}
+        ranked = [pid for pid in ranked if pid not in known or not known[pid].is_given_up]
+        ranked.sort(key=lambda pid: pid not in known)
         self._left_out = max(self._left_out, len(ranked) - MAX_PROCESSES)
-        return ranked[:MAX_PROCESSES]
+        chosen = [known.get(pid) or Target(pid, start_of(pid)) for pid in ranked[:MAX_PROCESSES]]
+        self._targets += [target for target in chosen if target.pid not in known]
+        return chosen
 
 
 def find(search_path: str | None = None, interpreter: str | None = None) -> str | None:

@@ -140,3 +140,10 @@ def is_python(pid: int) -> bool | None:
         return _PYTHON_FILE.search(Path("/proc", str(pid), "maps").read_text(errors="replace")) is not None
     except OSError:
         return None
+
+
+def start_of(pid: int) -> str | None:
+    """When a process started, in the kernel's ticks: the 22nd field of its stat. None when it is gone."""
+    _, _, rest = read_text(Path("/proc", str(pid), "stat")).rpartition(")")
+    fields = rest.split()
+    return fields[19] if len(fields) > 19 else None

@@ -13,7 +13,7 @@ from pathlib import Path
 from spyreprof.errors import UserError
 from spyreprof_collectors.host import read_text
 from spyreprof_collectors.py_spy_trouble import may_ptrace_everything, owner
-from spyreprof_collectors.sampled_processes import is_python
+from spyreprof_collectors.sampled_processes import is_python, start_of
 from spyreprof_collectors.usage import read_stat
 
 _LOOK_UP = "Look it up with `pgrep -af python`."
@@ -36,7 +36,7 @@ class Target:
             UserError: it does not exist, has ended, is a thread, is our own, belongs to somebody else, or neither it
                 nor a process below it is Python.
         """
-        start = _start_of(pid)
+        start = start_of(pid)
         stat = read_stat(Path("/proc", str(pid), "stat"))
         if start is None or stat is None:
             raise UserError(f"There is no process {pid}.", f"{_LOOK_UP} In a container only its own are seen.")
@@ -67,7 +67,7 @@ class Target:
             ready, _, _ = select.select([self._handle], [], [], 0)
             return bool(ready)
         stat = read_stat(Path("/proc", str(self.pid), "stat"))
-        return stat is None or stat.state in {"Z", "X"} or _start_of(self.pid) != self._start
+        return stat is None or stat.state in {"Z", "X"} or start_of(self.pid) != self._start
 
     def command(self) -> tuple[str, ...]:
         """Its command line; empty where it may not be read."""
@@ -87,13 +87,6 @@ def _strings(pid: int, name: str) -> Iterator[str]:
         return
     if data:
         yield from (os.fsdecode(part) for part in data.removesuffix(b"\0").split(b"\0"))
-
-
-def _start_of(pid: int) -> str | None:
-    """When a process started, in the kernel's ticks: the 22nd field of its stat."""
-    _, _, rest = read_text(Path("/proc", str(pid), "stat")).rpartition(")")
-    fields = rest.split()
-    return fields[19] if len(fields) > 19 else None
 
 
 def _below(pid: int) -> list[int]:

@@ -403,7 +403,7 @@ def test_a_number_that_came_back_is_another_process(monkeypatch: pytest.MonkeyPa
     with program() as process:
         seen = target.Target.open(process.pid)
         assert not seen.has_ended()
-        monkeypatch.setattr(target, "_start_of", lambda pid: "1")
+        monkeypatch.setattr(target, "start_of", lambda pid: "1")
         assert seen.has_ended()
 
 

@@ -371,7 +371,9 @@ def test_of_many_processes_those_that_ended_are_forgotten(
     sampling.until(lambda: sampling.helpers, "a start")
     chosen.pids = [sleeper]
     monkeypatch.setattr(py_spy, "_MAX_REMEMBERED", 1)
-    sampling.until(lambda: list(sampling.collector._targets) == [sleeper], "one process that is remembered")
+    sampling.until(
+        lambda: [target.pid for target in sampling.collector._targets] == [sleeper], "one process that is remembered"
+    )
     sampling.collector.finish()
 
 
@@ -391,6 +393,38 @@ def test_at_most_four_processes_are_sampled_and_those_stay(tmp_path: Path) -> No
             child.wait()
     assert {row["pid"] for row in sampling.rows} == set(pids[:4])
     assert "only 4 of 6 processes were sampled" in str(sampling.state.reason)
+
+
+def test_processes_that_were_given_up_leave_their_places_to_others(tmp_path: Path) -> None:
+    children = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) for _ in range(6)]
+    pids = [child.pid for child in children]
+    says = f"say({UNSUPPORTED[0] + chr(10)!r})"
+    body = f"if pid in {pids[:4]}:\n    {says}\n    raise SystemExit(1)\n{fake_py_spy.results()}"
+    sampling = Sampling(tmp_path, body, Chosen(pids))
+    try:
+        sampling.until(lambda: {row["pid"] for row in sampling.rows} == set(pids[4:]), "stacks of the others")
+        assert not sampling.collector.has_given_up
+        sampling.collector.finish()
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
+def test_a_process_with_the_number_of_one_that_was_given_up_is_tried(
+    tmp_path: Path, sleeper: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = "1"
+    monkeypatch.setattr(py_spy, "start_of", lambda pid: start)
+    sampling = Sampling(tmp_path, fake_py_spy.fails(*UNSUPPORTED), Chosen([sleeper]))
+    sampling.until(sampling.has_given_up, "the end of trying")
+    tried = len(sampling.helpers)
+    sampling.collector.sample()
+    assert len(sampling.helpers) == tried
+    start = "2"
+    fake_py_spy.install(sampling.folder, fake_py_spy.results())
+    sampling.until(lambda: sampling.shard.rows, "a window")
+    sampling.collector.finish()
 
 
 def test_without_py_spy_one_sentence_says_so(tmp_path: Path, sleeper: int, monkeypatch: pytest.MonkeyPatch) -> None:
