@@ -59,6 +59,11 @@ class Target:
         # Older kernels have no handles of processes; the time of its start tells it from a later one then.
         with contextlib.suppress(OSError, AttributeError):
             target._handle = os.pidfd_open(pid)
+        if start_of(pid) != start:
+            # It ended between the two, and the handle may be that of a process which has its number by now.
+            if target._handle is not None:
+                os.close(target._handle)
+            raise UserError(f"Process {pid} has ended.", _LOOK_UP)
         return target
 
     def has_ended(self) -> bool:

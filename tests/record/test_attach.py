@@ -407,6 +407,22 @@ def test_a_number_that_came_back_is_another_process(monkeypatch: pytest.MonkeyPa
         assert seen.has_ended()
 
 
+def test_a_number_that_comes_back_while_it_is_looked_at_is_not_taken_for_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from spyreprof.errors import UserError
+    from spyreprof_collectors import target
+
+    starts = iter(["1", "2"])
+    monkeypatch.setattr(target, "start_of", lambda pid: next(starts))
+    with program() as process:
+        before = os.listdir("/proc/self/fd")
+        with pytest.raises(UserError) as refusal:
+            target.Target.open(process.pid)
+        assert os.listdir("/proc/self/fd") == before
+    assert "has ended" in refusal.value.problem
+
+
 def hang(request: http.server.BaseHTTPRequestHandler) -> None:
     time.sleep(60)
 
