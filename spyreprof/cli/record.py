@@ -13,6 +13,7 @@ from spyreprof.errors import UserError
 from spyreprof.recording import layout
 
 LONGEST_DURATION_S = 366 * 86_400.0
+PY_SPY_RATE_HZ = 50
 
 
 def command(  # noqa: PLR0913, PLR0917 - Typer wants one parameter for each option
@@ -52,13 +53,21 @@ def command(  # noqa: PLR0913, PLR0917 - Typer wants one parameter for each opti
         typer.Option("--py-spy", help="Sample Python stacks of the processes that run steps, without pausing them."),
     ] = False,
     py_spy_rate: Annotated[
-        int, typer.Option(help="Looks at the stacks per second and process.", metavar="HZ", min=1, max=200)
-    ] = 50,
+        int | None,
+        typer.Option(
+            help=f"Looks at the stacks per second and process; default {PY_SPY_RATE_HZ}.",
+            metavar="HZ",
+            min=1,
+            max=200,
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing of our own.")] = False,
 ) -> None:
     """Run a program unchanged and keep a recording of it. Exits as the program does."""
     if duration is not None and not duration <= LONGEST_DURATION_S:
         raise UserError(f"--duration {duration} is no time to wait.", "Give seconds, at most a year.")
+    if py_spy_rate is not None and not py_spy:
+        raise UserError("--py-spy-rate has no effect without --py-spy.", "Add --py-spy, or leave the rate out.")
     code = registry.record(
         program,
         out=out,
@@ -68,7 +77,7 @@ def command(  # noqa: PLR0913, PLR0917 - Typer wants one parameter for each opti
         calibrate=calibrate,
         quiet=quiet,
         repeat=repeat,
-        py_spy_rate_hz=py_spy_rate if py_spy else None,
+        py_spy_rate_hz=(py_spy_rate or PY_SPY_RATE_HZ) if py_spy else None,
     )
     sys.exit(code)
 

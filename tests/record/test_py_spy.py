@@ -544,6 +544,23 @@ def test_a_rate_that_is_none_is_refused_before_anything_runs(tmp_path: Path) -> 
     assert not (tmp_path / "run").exists()
 
 
+def test_a_rate_without_py_spy_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    done = subprocess.run(
+        record_command(tmp_path / "run", python("pass"), "--py-spy-rate", "10"),
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment(),
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        "spyreprof: --py-spy-rate has no effect without --py-spy. Add --py-spy, or leave the rate out.\n"
+    )
+    assert not (tmp_path / "run").exists()
+
+
 def test_ctrl_c_reaches_the_program_and_the_windows_are_kept(tmp_path: Path) -> None:
     folder = tmp_path / "bin"
     fake_py_spy.install(folder, fake_py_spy.results())
