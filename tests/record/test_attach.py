@@ -413,13 +413,21 @@ def test_a_number_that_comes_back_while_it_is_looked_at_is_not_taken_for_the_pro
     from spyreprof.errors import UserError
     from spyreprof_collectors import target
 
+    handles: list[int] = []
+    open_handle = os.pidfd_open
+
+    def hold(pid: int) -> int:
+        handles.append(open_handle(pid))
+        return handles[-1]
+
     starts = iter(["1", "2"])
+    monkeypatch.setattr(os, "pidfd_open", hold)
     monkeypatch.setattr(target, "start_of", lambda pid: next(starts))
-    with program() as process:
-        before = os.listdir("/proc/self/fd")
-        with pytest.raises(UserError) as refusal:
-            target.Target.open(process.pid)
-        assert os.listdir("/proc/self/fd") == before
+    with program() as process, pytest.raises(UserError) as refusal:
+        target.Target.open(process.pid)
+    for handle in handles:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(handle)
     assert "has ended" in refusal.value.problem
 
 
