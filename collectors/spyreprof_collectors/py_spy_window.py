@@ -8,6 +8,7 @@ lands on the disk. Its end is the end of its output: the launcher may collect it
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import select
@@ -31,6 +32,7 @@ _EXIT_PATIENCE_S = 1.0
 _PATIENCE_S = 0.02
 _MAX_STACKS = 2_000
 _MAX_DEPTH = 64
+_FIRST_AFTER_STREAMS = 3
 _THREAD = re.compile(r"thread \((0x[0-9A-Fa-f]+|\d+)\)")
 _FRAME = re.compile(r"(.+) \((.+)\)", re.DOTALL)
 _ERRORS = re.compile(r"Errors: (\d+)")
@@ -82,8 +84,13 @@ class Window:
             "--duration", str(request.duration_s), "--format", "raw", "--threads", "--nolineno", "--full-filenames",
             "--output", "/proc/self/fd/1", *(["--idle"] if request.with_sleeping else []),
         ]  # fmt: skip
-        out_read, out_write = os.pipe()
-        err_read, err_write = os.pipe()
+        out_read, out_write = _pipe()
+        try:
+            err_read, err_write = _pipe()
+        except OSError:
+            os.close(out_read)
+            os.close(out_write)
+            raise
 
         def start(**apart: Any) -> int:
             return os.posix_spawn(
@@ -284,6 +291,23 @@ class Window:
                     os.kill(self.pid, signal.SIGKILL)
                     return
                 time.sleep(_PATIENCE_S)
+
+
+def _pipe() -> tuple[int, int]:
+    """A pipe that takes the place of no standard stream: one of ours may be closed, and in py-spy they are replaced."""
+    ends = os.pipe()
+    lifted: list[int] = []
+    try:
+        for end in ends:
+            lifted.append(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, _FIRST_AFTER_STREAMS))
+    except OSError:
+        for end in lifted:
+            os.close(end)
+        raise
+    finally:
+        for end in ends:
+            os.close(end)
+    return lifted[0], lifted[1]
 
 
 def _frames(parts: Iterable[str]) -> Iterable[tuple[str, str]]:

@@ -170,6 +170,49 @@ def test_a_python_that_can_make_no_session_gives_it_a_process_group(
     wait_until(lambda: not is_running(helper), "the end of the helper")
 
 
+@pytest.mark.parametrize("closed", [(0,), (1,), (0, 1)])
+def test_pipes_take_the_place_of_no_standard_stream_that_is_closed(
+    tmp_path: Path, sleeper: int, closed: tuple[int, ...]
+) -> None:
+    executable = fake_py_spy.install(tmp_path / "bin", fake_py_spy.results())
+    code = f"""
+import os
+from spyreprof_collectors.py_spy_window import Request, Window
+for number in {closed}:
+    os.close(number)
+window = Window.open(Request({str(executable)!r}, {sleeper}, 50, 1, False), os.environ)
+lowest = min(window._pipes)
+while not window.advance():
+    pass
+with open("outcome", "w") as file:
+    file.write(f"{{lowest > 2}} {{window.row() is not None}}")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment(), timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == 0
+    assert (tmp_path / "outcome").read_text() == "True True"
+
+
+def test_a_window_that_cannot_have_its_pipes_leaves_none_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    lift = py_spy_window.fcntl.fcntl
+
+    def at_most_three(*arguments: int) -> int:
+        if len(made) == 3:
+            raise OSError(24, "Too many open files")
+        made.append(lift(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(py_spy_window.fcntl, "fcntl", at_most_three)
+    with pytest.raises(OSError, match="Too many"):
+        py_spy_window.Window.open(py_spy_window.Request("/bin/true", 1, 50, 1, False), os.environ)
+    assert len(made) == 3
+    for end in made:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(end)
+
+
 def test_a_window_in_which_every_thread_slept_is_a_result(tmp_path: Path, sleeper: int) -> None:
     sampling = Sampling(tmp_path, fake_py_spy.results(stacks=""), Chosen([sleeper]))
     sampling.until(lambda: sampling.shard.rows, "a window")
