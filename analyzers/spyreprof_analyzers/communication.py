@@ -31,7 +31,8 @@ MIN_STEPS_RATIO = 0.5
 class Exposed:
     """Shares of step time that the caller is blocked in collectives, 0 to 1.
 
-    `trace` is the share of profiled steps in which a collective blocked and no other operator ran; None without them.
+    `trace` is the share of profiled steps in which a collective blocked and no other operator ran, `trace_transfer` the
+    part of it in which data moved; None without such steps.
     `unsplit` is blocked time of calls that could not be matched with those of all ranks.
     """
 
@@ -40,6 +41,7 @@ class Exposed:
     unsplit: float
     steps: int
     trace: float | None = None
+    trace_transfer: float | None = None
 
     @property
     def total(self) -> float:
@@ -152,12 +154,14 @@ def communication(ranks: Ranks, steps: EngineSteps, inputs: AnalysisInputs, rule
         capped = np.minimum(blocked, steps.duration_ns) / np.maximum(blocked, 1)
         parts = [float((ns * capped)[chosen].sum()) / length for ns in split_ns.values()]
         total = float((blocked * capped)[chosen].sum()) / length
+        trace, trace_transfer = _trace_shares(calls, place, inputs.profiled_steps, side)
         exposed[side] = Exposed(
             transfer=parts[0],
             waiting=parts[1],
             unsplit=max(total - sum(parts), 0.0),
             steps=int(chosen.sum()),
-            trace=_trace_share(calls, place, inputs.profiled_steps, side),
+            trace=trace,
+            trace_transfer=trace_transfer,
         )
     mine = _within(calls, place, steps)
     moved = calls.bytes[mine]
@@ -247,17 +251,36 @@ def _idle_or_communicating(step: ProfiledStep) -> int:
 
 
 def _blocked_in(calls: Calls, place: int, step: ProfiledStep) -> int:
+    return _overlap_ns(calls, place, step, calls.start_ns)
+
+
+def _moved_in(calls: Calls, place: int, step: ProfiledStep) -> int:
+    """How long data moved: the end of each blocked time; nothing of calls that could not be matched."""
+    return _overlap_ns(calls, place, step, calls.end_ns - calls.transfer_ns)
+
+
+def _overlap_ns(calls: Calls, place: int, step: ProfiledStep, from_ns: NDArray[np.int64]) -> int:
     mine = (calls.writer == place) & (calls.start_ns >= 0)
-    begin, end = np.maximum(calls.start_ns[mine], step.start_ns), np.minimum(calls.end_ns[mine], step.end_ns)
+    begin, end = np.maximum(from_ns[mine], step.start_ns), np.minimum(calls.end_ns[mine], step.end_ns)
     return int(np.maximum(end - begin, 0).sum())
 
 
-def _trace_share(calls: Calls, place: int, profiled: tuple[ProfiledStep, ...], side: Side) -> float | None:
+def _trace_shares(
+    calls: Calls, place: int, profiled: tuple[ProfiledStep, ...], side: Side
+) -> tuple[float | None, float | None]:
+    """Shares of profiled step time in which a collective blocked and no operator ran: all of it, and transfer alone."""
     chosen = [step for step in profiled if _side_of(step) == side]
     length = sum(step.end_ns - step.start_ns for step in chosen)
     if not length:
-        return None
-    return sum(min(_blocked_in(calls, place, step), _idle_or_communicating(step)) for step in chosen) / length
+        return None, None
+    blocked_ns, moved_ns = 0, 0.0
+    for step in chosen:
+        blocked, moved = _blocked_in(calls, place, step), _moved_in(calls, place, step)
+        seen = min(blocked, _idle_or_communicating(step))
+        blocked_ns += seen
+        # where not all of it was seen, waiting and transfer are seen alike
+        moved_ns += seen * moved / max(blocked, 1)
+    return blocked_ns / length, moved_ns / length
 
 
 def _side_of(step: ProfiledStep) -> Side | None:

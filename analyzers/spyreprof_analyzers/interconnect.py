@@ -66,11 +66,11 @@ def blocked_unclearly(facts: Facts, side: Side, rules: RuleBook) -> bool:
 
 
 def sees_link(facts: Facts, side: Side, rules: RuleBook) -> bool:
-    """Whether profiled steps show the exposed time that the rows of collectives tell of."""
+    """Whether profiled steps show data moving for a material share of their time; waiting for a rank does not count."""
     found = facts.communication
     if found is None:  # the trace alone said so
         return True
-    seen = found.exposed[side].trace if side in found.exposed else None
+    seen = found.exposed[side].trace_transfer if side in found.exposed else None
     return seen is not None and seen >= rules["SPY-NET-001"].threshold("min_transfer_share")
 
 

@@ -322,3 +322,22 @@ def test_the_budget_closes_and_names_waiting_apart_from_transfer() -> None:
     shares = {part.id: part.share for part in budget.parts}
     assert shares["decode.exposed_communication"] == pytest.approx(0.4, abs=0.01)
     assert shares["decode.waiting_for_ranks"] == pytest.approx(0.15, abs=0.01)
+
+
+def views(diagnosis: Diagnosis) -> dict[str, str | None]:
+    return {view.name: view.says for view in diagnosis.verdict.witnesses}
+
+
+def test_profiled_steps_that_mostly_wait_for_a_rank_do_not_speak_for_the_link() -> None:
+    """The judged rank is the last one in steps 100 and 200 and waits for half of the steps after them."""
+    made = two_ranks(transfer=0.48, jitter=0.5)
+    later = tuple(
+        replace(step, start_ns=step.start_ns + STEP_NS + MS, end_ns=step.end_ns + STEP_NS + MS)
+        for step in made.profiled_steps
+    )
+    moving, waiting = judged(made), judged(replace(made, profiled_steps=later))
+    assert moving.verdict.primary == waiting.verdict.primary == "interconnect_bound"
+    assert views(moving)["device_trace"] == "interconnect_bound"
+    assert views(waiting)["device_trace"] is None
+    # for as long a collective blocks and no operator runs
+    assert evidence(waiting, "decode.trace_exposed_share") == pytest.approx(0.48)
