@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -44,8 +46,7 @@ def probe(interpreter: str, python: str | None) -> tuple[str, Trouble | None]:
         try:
             trouble = _sample(executable, child.pid, environment, said, its_version)
         finally:
-            child.kill()
-            child.communicate()
+            _end(child)
         return name, trouble
     return name, Trouble("no Python could be started to try it on", None)
 
@@ -58,6 +59,7 @@ def _start(interpreter: str, environment: Mapping[str, str]) -> subprocess.Popen
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env=dict(environment),
+            start_new_session=True,
         )
     except OSError:
         return None
@@ -66,9 +68,17 @@ def _start(interpreter: str, environment: Mapping[str, str]) -> subprocess.Popen
         is_ready = child.stdout is not None and _says_ready(child.stdout.fileno())
     finally:
         if not is_ready:
-            child.kill()
-            child.communicate()
+            _end(child)
     return child if is_ready else None
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End it and what it started: a script in the place of the interpreter has a child that holds the pipe."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    if child.stdout is not None:
+        child.stdout.close()
+    child.wait()
 
 
 def _says_ready(pipe: int) -> bool:

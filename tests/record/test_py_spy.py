@@ -482,6 +482,22 @@ def test_without_py_spy_one_sentence_says_so(tmp_path: Path, sleeper: int, monke
     assert py_spy_probe.probe(sys.executable, None)[0] == "py-spy is not installed"
 
 
+def test_a_script_in_the_place_of_the_interpreter_does_not_hold_the_trial_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "bin"
+    fake_py_spy.install(folder, fake_py_spy.results())
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(py_spy_probe, "_CHILD", py_spy_probe._CHILD.replace("120", "100_000"))
+    script = tmp_path / "python3"
+    script.write_text(f'#!/bin/sh\n"{sys.executable}" "$@" &\necho $! > "{tmp_path}/child"\nwait\n')
+    script.chmod(0o755)
+    _, trouble = py_spy_probe.probe(str(script), None)
+    assert trouble is None
+    child = int((tmp_path / "child").read_text())
+    wait_until(lambda: not is_running(child), "the end of the child")
+
+
 @pytest.mark.parametrize(
     ("path", "short"),
     [
