@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import sys
+import threading
 import tracemalloc
 from pathlib import Path
 from typing import Literal
@@ -249,3 +252,27 @@ def test_a_hook_that_fails_to_install_leaves_the_others_in_place(monkeypatch: py
     torch_hooks.install(agent, SimpleNamespace(__version__="2.13.0"))
     assert failed == [model_facts.HOOK]
     assert installed == ["windows"]
+
+
+@pytest.mark.parametrize("name", ["Steps", "Requests"])
+def test_two_threads_that_ask_at_once_get_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    from _spyreprof import install
+
+    module = importlib.import_module(f"_spyreprof.{name.lower()}")
+    make, both = getattr(module, name), threading.Barrier(2)
+
+    def make_in_both(agent: install.Agent) -> object:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(timeout=1)
+        return make(agent)
+
+    monkeypatch.setattr(module, name, make_in_both)
+    agent = install.Agent(str(tmp_path), "test")
+    found: list[object] = []
+    threads = [threading.Thread(target=lambda: found.append(getattr(agent, name.lower()))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 2
+    assert found[0] is found[1]

@@ -7,6 +7,7 @@ import os
 from . import http_servers
 from .imports import PostImportFinder
 from .process import Process
+from .threads import RLock
 from .writer import Writer
 
 TYPE_CHECKING = False
@@ -35,6 +36,9 @@ class Agent:
         self.writer.on_tick = self._tick
         self._steps: Steps | None = None
         self._requests: Requests | None = None
+        # Two threads may import at once, and the program may fork meanwhile.
+        self._making = RLock()
+        self.process.after_fork_in_child.append(self._forked)
 
     @property
     def steps(self) -> Steps:
@@ -42,7 +46,9 @@ class Agent:
         if self._steps is None:
             from .steps import Steps
 
-            self._steps = Steps(self)
+            with self._making:
+                if self._steps is None:
+                    self._steps = Steps(self)
         return self._steps
 
     @property
@@ -51,8 +57,13 @@ class Agent:
         if self._requests is None:
             from .requests import Requests
 
-            self._requests = Requests(self)
+            with self._making:
+                if self._requests is None:
+                    self._requests = Requests(self)
         return self._requests
+
+    def _forked(self) -> None:
+        self._making = RLock()
 
     def _tick(self) -> None:
         for callback in list(self.on_tick):
