@@ -33,15 +33,19 @@ def with_link(
     if found is None or side not in found.exposed:
         return bound
     if link_binds(found, side, split, rules):
-        share = found.exposed[side]
-        reason = f"{format_share(share.transfer)} of step time moves data between ranks"
-        if share.waiting >= rules["SPY-NET-002"].threshold("material_wait_ratio"):
-            reason += f", and {format_share(share.waiting)} waits for another rank"
-        return Bound("interconnect", reason, evidence=_cite_shares(side, found, book))
+        return Bound("interconnect", rows_text(found.exposed[side], rules), evidence=_cite_shares(side, found, book))
     unclear = _unclear(found.exposed[side], found.reason, split, rules)
     if unclear is not None:
         return Bound("undetermined", unclear, evidence=(*bound.evidence, *_cite_shares(side, found, book)))
     return bound
+
+
+def rows_text(share: Exposed, rules: RuleBook) -> str:
+    """What the rows of collectives show of a side's steps."""
+    text = f"{format_share(share.transfer)} of step time moves data between ranks"
+    if share.waiting >= rules["SPY-NET-002"].threshold("material_wait_ratio"):
+        text += f", and {format_share(share.waiting)} waits for another rank"
+    return text
 
 
 def _unclear(share: Exposed, missing: str | None, split: StepSplit | None, rules: RuleBook) -> str | None:
@@ -63,6 +67,12 @@ def blocked_unclearly(facts: Facts, side: Side, rules: RuleBook) -> bool:
         return False
     share = found.exposed[side]
     return share.unsplit + share.waiting >= rules["SPY-NET-001"].threshold("min_transfer_share")
+
+
+def outweighs_link(floor: float, facts: Facts, side: Side) -> bool:
+    """Whether the least time that the work needs is more of a step than moving data takes."""
+    found = facts.communication
+    return found is None or side not in found.exposed or floor >= found.exposed[side].transfer
 
 
 def sees_link(facts: Facts, side: Side, rules: RuleBook) -> bool:
@@ -184,8 +194,13 @@ def open_questions(facts: Facts, accelerator_calls: bool, book: EvidenceBook) ->
 
 
 def _cite_shares(side: Side, found: Communication, book: EvidenceBook) -> tuple[str, ...]:
+    return (*cite_rows(side, found, book), *cite_trace(side, found, book))
+
+
+def cite_rows(side: Side, found: Communication, book: EvidenceBook) -> tuple[str, ...]:
+    """Write down what the rows of collectives say of all steps of a side; the values are its evidence ids."""
     share = found.exposed[side]
-    cited = [
+    return (
         book.add(
             f"{side}.transfer_share", share.transfer, "ratio", "measured", n=share.steps, source=SOURCE,
             method="blocked time after the last rank had arrived, over step time"
@@ -195,15 +210,24 @@ def _cite_shares(side: Side, found: Communication, book: EvidenceBook) -> tuple[
             f"{side}.rank_wait_share", share.waiting, "ratio", "measured", n=share.steps, source=SOURCE,
             method="the rest of the blocked time, over step time",
         ),
-    ]  # fmt: skip
-    if share.trace is not None:
-        cited.append(
-            book.add(
-                f"{side}.trace_exposed_share", share.trace, "ratio", "measured", source="profiled steps",
-                method="time in which a collective blocked and no operator ran, over profiled step time",
-            )
-        )  # fmt: skip
-    return tuple(cited)
+    )  # fmt: skip
+
+
+def cite_trace(side: Side, found: Communication, book: EvidenceBook) -> tuple[str, ...]:
+    """Write down what profiled steps of a side show of collectives; the values are its evidence ids."""
+    share = found.exposed[side]
+    if share.trace is None or share.trace_transfer is None:
+        return ()
+    return (
+        book.add(
+            f"{side}.trace_exposed_share", share.trace, "ratio", "measured", source="profiled steps",
+            method="time in which a collective blocked and no operator ran, over profiled step time",
+        ),
+        book.add(
+            f"{side}.trace_transfer_share", share.trace_transfer, "ratio", "derived", source="profiled steps",
+            method="the part of it after the last rank had arrived",
+        ),
+    )  # fmt: skip
 
 
 def _cite_messages(found: Communication, book: EvidenceBook) -> tuple[str, ...]:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from spyreprof.findings import Witness
 from spyreprof.units import NS_PER_S, format_seconds, format_share
+from spyreprof_analyzers.communication import link_binds
 from spyreprof_analyzers.engine_steps import MIXED, PREFILL
 from spyreprof_analyzers.facts import cite_flop_floor, cite_weight_floor
-from spyreprof_analyzers.interconnect import sees_link, trace_text
+from spyreprof_analyzers.interconnect import cite_rows, cite_trace, outweighs_link, rows_text, sees_link, trace_text
 from spyreprof_analyzers.slope import FIXED, PER_CONTEXT_TOKEN, PER_Q_K, PER_REQUEST
 from spyreprof_analyzers.witnesses import bound_class
 
@@ -23,22 +24,19 @@ def phase_views(side: Side, facts: Facts, rules: RuleBook, book: EvidenceBook) -
     """Peaks, slope test and requests on one side of the work; each None where it has nothing to say."""
     bound = facts.bounds[side]
     said: BoundClass | None = bound_class(side, bound.resource)
-    text = bound.reason
-    engine = _decode_engine(facts, rules, book) if side == "decode" else _prefill_engine(facts, rules, book)
-    if said == "interconnect_bound":
+    text, cited, found = bound.reason, bound.evidence, facts.communication
+    if said == "interconnect_bound" and found is not None and side in found.exposed:
         # the rows of collectives are the engine's; the trace is asked apart
-        if facts.communication is not None:
-            engine = Witness(name="engine", says=said, agrees=None, text=bound.reason, evidence=bound.evidence)
         said = said if sees_link(facts, side, rules) else None
-        text = trace_text(facts, side) or text
+        text, cited = trace_text(facts, side) or text, cite_trace(side, found, book)
     trace = Witness(
         name="device_trace",
         says=None if said == "undetermined" else said,
         agrees=None,
         text=text,
-        evidence=bound.evidence,
+        evidence=cited,
     )
-    return trace, _compared(engine, trace.says), _requests(side, facts, book)
+    return trace, _compared(_engine(side, facts, rules, book), trace.says), _requests(side, facts, book)
 
 
 def _compared(view: Witness, trace: BoundClass | None) -> Witness:
@@ -46,6 +44,19 @@ def _compared(view: Witness, trace: BoundClass | None) -> Witness:
     if view.says is None or trace is None:
         return view
     return Witness(name=view.name, says=view.says, agrees=view.says == trace, text=view.text, evidence=view.evidence)
+
+
+def _engine(side: Side, facts: Facts, rules: RuleBook, book: EvidenceBook) -> Witness:
+    """Rows of collectives where they bind by themselves or are what the phase is judged by; else floors and slopes."""
+    found = facts.communication
+    binds = link_binds(found, side, None, rules)
+    told = found is not None and side in found.exposed
+    if found is not None and told and (binds or facts.bounds[side].resource == "interconnect"):
+        return Witness(
+            name="engine", says="interconnect_bound" if binds else None, agrees=None,
+            text=rows_text(found.exposed[side], rules), evidence=cite_rows(side, found, book),
+        )  # fmt: skip
+    return _decode_engine(facts, rules, book) if side == "decode" else _prefill_engine(facts, rules, book)
 
 
 def _decode_engine(facts: Facts, rules: RuleBook, book: EvidenceBook) -> Witness:
@@ -56,7 +67,8 @@ def _decode_engine(facts: Facts, rules: RuleBook, book: EvidenceBook) -> Witness
     if floor is not None:
         cited.append(cite_weight_floor(floor, book))
         pieces.append(f"reading the weights once takes {format_share(floor)} of a decode step")
-        if floor >= rules["SPY-DEC-001"].threshold("min_weight_floor_ratio"):
+        enough = rules["SPY-DEC-001"].threshold("min_weight_floor_ratio")
+        if floor >= enough and outweighs_link(floor, facts, "decode"):
             says = "decode_bandwidth_bound"
     model = facts.model
     if model is not None:
@@ -85,7 +97,7 @@ def _prefill_engine(facts: Facts, rules: RuleBook, book: EvidenceBook) -> Witnes
     if floor is not None:
         cited.append(cite_flop_floor(floor, book))
         pieces.append(f"the prompt tokens' matmuls would take {format_share(floor)} of its time at peak")
-        if floor >= rules["SPY-GEN-003"].threshold("high_use"):
+        if floor >= rules["SPY-GEN-003"].threshold("high_use") and outweighs_link(floor, facts, "prefill"):
             says = "prefill_bound"
     model = facts.model
     per_token = model.identified(PER_CONTEXT_TOKEN) if model is not None else None

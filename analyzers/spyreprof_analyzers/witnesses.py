@@ -12,6 +12,7 @@ import msgspec
 
 from spyreprof.findings import Witness
 from spyreprof.units import format_share
+from spyreprof_analyzers.communication import link_binds
 from spyreprof_analyzers.facts import (
     cite_at_cap,
     cite_blocked,
@@ -20,7 +21,15 @@ from spyreprof_analyzers.facts import (
     cite_share,
     cite_weight_floor,
 )
-from spyreprof_analyzers.interconnect import blocked_unclearly, sees_link, trace_text
+from spyreprof_analyzers.interconnect import (
+    blocked_unclearly,
+    cite_rows,
+    cite_trace,
+    outweighs_link,
+    rows_text,
+    sees_link,
+    trace_text,
+)
 
 if TYPE_CHECKING:
     from spyreprof.findings import BoundClass, Resource
@@ -72,19 +81,18 @@ def engine_says(facts: Facts, rules: RuleBook) -> BoundClass | None:
     if largest == "scheduler_gap":
         return "host_bound"
     side = larger_side(facts)
-    if facts.communication is not None and facts.bounds[side].resource == "interconnect":
+    # from the rows of all steps; what else a step holds is for the trace to say
+    if link_binds(facts.communication, side, None, rules):
         return "interconnect_bound"
     if blocked_unclearly(facts, side, rules):
         return None
-    if largest == "decode" and facts.weight_floor_ratio is not None:
-        if facts.weight_floor_ratio >= rules["SPY-DEC-001"].threshold("min_weight_floor_ratio"):
-            return "decode_bandwidth_bound"
+    floor = facts.weight_floor_ratio if side == "decode" else facts.flop_floor_ratio
+    if largest != side or floor is None or not outweighs_link(floor, facts, side):
         return None
-    if largest == "prefill" and facts.flop_floor_ratio is not None:
-        if facts.flop_floor_ratio >= rules["SPY-GEN-003"].threshold("high_use"):
-            return "prefill_bound"
-        return None
-    return None
+    if side == "decode":
+        enough = rules["SPY-DEC-001"].threshold("min_weight_floor_ratio")
+        return "decode_bandwidth_bound" if floor >= enough else None
+    return "prefill_bound" if floor >= rules["SPY-GEN-003"].threshold("high_use") else None
 
 
 def requests_say(facts: Facts, rules: RuleBook) -> BoundClass | None:
@@ -171,7 +179,7 @@ def recompute_takes_enough(facts: Facts, rules: RuleBook) -> bool:
 def witnesses(primary: BoundClass, facts: Facts, rules: RuleBook, book: EvidenceBook) -> tuple[Witness, ...]:
     """Compare the three views with the verdict. Where there is none, nobody agrees and nobody dissents."""
     views = (
-        _device_trace(primary, facts, rules),
+        _device_trace(primary, facts, rules, book),
         _engine(primary, facts, rules, book),
         _requests(primary, facts, rules, book),
     )
@@ -180,13 +188,15 @@ def witnesses(primary: BoundClass, facts: Facts, rules: RuleBook, book: Evidence
     return views
 
 
-def _device_trace(primary: BoundClass, facts: Facts, rules: RuleBook) -> Witness:
+def _device_trace(primary: BoundClass, facts: Facts, rules: RuleBook, book: EvidenceBook) -> Witness:
     side = larger_side(facts)
     bound = facts.bounds[side]
     said = device_trace_says(facts, rules)
     cited = bound.evidence
-    if primary == "interconnect_bound" and (spoken := trace_text(facts, side)) is not None:
+    found = facts.communication
+    if primary == "interconnect_bound" and found is not None and (spoken := trace_text(facts, side)) is not None:
         agrees = said == primary if said is not None else None
+        cited = cite_trace(side, found, book)
         return Witness(name="device_trace", says=said, agrees=agrees, text=spoken, evidence=cited)
     if primary in ("load_limited", "compile_bound", "kv_capacity_bound", "undetermined"):
         return Witness(
@@ -247,10 +257,10 @@ def _engine(primary: BoundClass, facts: Facts, rules: RuleBook, book: EvidenceBo
         )
     elif primary in ("inefficient_kernel", "host_bound") and said is None and far_from_floors(facts, rules):
         return _far_from_floors(primary, spoken, cited, facts, rules, book)
-    elif primary == "interconnect_bound" and said == primary:
-        bound = facts.bounds[larger_side(facts)]
-        cited.extend(bound.evidence)
-        text = f"{bound.reason}; "
+    elif primary == "interconnect_bound" and said == primary and facts.communication is not None:
+        side, found = larger_side(facts), facts.communication
+        cited.extend(cite_rows(side, found, book))
+        text = f"{rows_text(found.exposed[side], rules)}; "
     elif primary == "decode_bandwidth_bound" and facts.weight_floor_ratio is not None:
         cited.append(cite_weight_floor(facts.weight_floor_ratio, book))
         text = f"reading the weights once takes {format_share(facts.weight_floor_ratio)} of a decode step; "

@@ -341,3 +341,38 @@ def test_profiled_steps_that_mostly_wait_for_a_rank_do_not_speak_for_the_link() 
     assert views(waiting)["device_trace"] is None
     # for as long a collective blocks and no operator runs
     assert evidence(waiting, "decode.trace_exposed_share") == pytest.approx(0.48)
+
+
+def with_host(made: AnalysisInputs, ratio: float) -> AnalysisInputs:
+    """The same with so much of the work of profiled steps passing outside operators."""
+
+    def changed(step: ProfiledStep) -> ProfiledStep:
+        work, rest = step.operators
+        host = int(work.ns * ratio)
+        smaller = OperatorTime("matmul", work.ns - host, work.count, work.flops, work.bytes, work.ns - host)
+        return replace(step, operators=(smaller, rest), gap_ns=step.gap_ns + host)
+
+    return replace(made, profiled_steps=tuple(changed(step) for step in made.profiled_steps))
+
+
+@pytest.mark.parametrize(("transfer", "engine"), [(0.45, None), (0.55, "interconnect_bound")])
+def test_without_the_traces_split_the_engine_names_the_link_from_half_of_all_steps(
+    transfer: float, engine: str | None
+) -> None:
+    """The rest of a step is the host's and the device's by halves, which only the trace can tell."""
+    diagnosis = judged(with_host(two_ranks(transfer=transfer), 0.5))
+    assert diagnosis.verdict.primary == "interconnect_bound"
+    assert views(diagnosis)["device_trace"] == "interconnect_bound"
+    assert views(diagnosis)["engine"] == engine
+    assert diagnosis.verdict.confidence != "high" or engine is not None
+    decode = next(phase for phase in diagnosis.phases if phase.phase == "decode")
+    assert {view.name: view.says for view in decode.views}["engine"] == engine
+
+
+def test_each_witness_of_the_link_cites_its_own_numbers() -> None:
+    diagnosis = judged(two_ranks(transfer=0.7))
+    metric = {entry.id: entry.metric for entry in diagnosis.evidence}
+    cited = {view.name: {metric[one] for one in view.evidence} for view in diagnosis.verdict.witnesses}
+    assert cited["device_trace"] == {"decode.trace_exposed_share", "decode.trace_transfer_share"}
+    assert {"decode.transfer_share", "decode.rank_wait_share"} <= cited["engine"]
+    assert not cited["engine"] & cited["device_trace"]
