@@ -38,7 +38,12 @@ from spyreprof_analyzers.gaps import requests_in_flight
 from spyreprof_analyzers.host_stacks import pid_of, process_stacks
 from spyreprof_analyzers.interconnect import open_questions, with_link
 from spyreprof_analyzers.interference import interference
-from spyreprof_analyzers.kv_pressure import preemptions, prefix_hit_ratio, usual_prompt_tokens
+from spyreprof_analyzers.kv_pressure import (
+    most_tokens_lost,
+    preemptions,
+    prefix_hit_ratio,
+    usual_prompt_tokens,
+)
 from spyreprof_analyzers.named_phases import named_parts
 from spyreprof_analyzers.phase_views import phase_views
 from spyreprof_analyzers.profile import StepSplit, phase_profile, step_split, unlike
@@ -167,7 +172,9 @@ def _facts(
         floors={side: floors(side, steps, inputs.model, peaks, rules) for side in bounds},
         idle_client_share=_idle_client_share(log, in_flight, window),
         requests_in_window=int(in_window(log, window).sum()) if log is not None else finished,
-        preemptions=preemptions(inputs.counters, everything, prompt_tokens, window),
+        preemptions=preemptions(
+            inputs.counters, everything, prompt_tokens, most_tokens_lost(inputs.settings, log), window
+        ),
         interference=interference(steps, wall.judged_ns, rules),
         reasoning=reasoning(log, window),
         prefix_hit_ratio=hit_ratio,
@@ -355,8 +362,10 @@ def _slope(model: StepModel | None, phase: str) -> SlopeFit | None:
 
 
 def _open_questions(inputs: AnalysisInputs, facts: Facts, book: EvidenceBook) -> None:
+    ran = {"prefill": facts.shares.prefill > 0, "decode": facts.shares.decode > 0}
     for side, bound in facts.bounds.items():
-        if inputs.profiled_steps and bound.use is None and bound.peak_use == () and not bound.evidence:
+        unseen = bound.use is None and bound.peak_use == () and not bound.evidence
+        if inputs.profiled_steps and ran[side] and unseen:
             book.leave_open(
                 f"what binds {side}",
                 bound.reason,
