@@ -179,6 +179,25 @@ def test_other_ways_to_communicate_do_as_they_do_without_us(tmp_path: Path) -> N
     assert not any(row["op"] == "all_reduce" for row in ended.rows("collectives"))
 
 
+FAILING = """
+import traceback
+try:
+    dist.all_reduce("no tensor")
+except TypeError as error:
+    first = traceback.extract_tb(error.__traceback__)[1]
+    code = dist.all_reduce.__code__
+    if rank == 0:
+        print(first.filename, first.name, code.co_firstlineno, first.lineno - code.co_firstlineno in range(10))
+"""
+
+
+def test_a_call_that_fails_shows_the_name_and_place_of_torchs_own_function(tmp_path: Path) -> None:
+    bare = two_ranks(tmp_path, FAILING, agent=False)
+    ended = two_ranks(tmp_path, FAILING)
+    assert bare.stdout.startswith("/") and bare.stdout.endswith(" True\n")
+    assert ended.stdout == bare.stdout
+
+
 OWN_WORK = """
 class Own(dist.distributed_c10d.Work):
     def wait(self, timeout):

@@ -12,6 +12,7 @@ from time import monotonic_ns
 from weakref import ref
 from zlib import crc32
 
+from .covering import like
 from .threads import get_ident
 
 TYPE_CHECKING = False
@@ -323,7 +324,7 @@ def _covering(collectives: Collectives, function: _Function, torch: Any) -> Call
             return original(*arguments, **keywords)
         return call(function, arguments, keywords)
 
-    return _like(covering, original)
+    return like(covering, original)
 
 
 def _waiting(collectives: Collectives, original: Any, torch: Any) -> Callable[..., Any]:
@@ -354,24 +355,7 @@ def _after(original: Callable[..., Any], tell: Callable[[], None]) -> Callable[.
             return result
         return result
 
-    return _like(covering, original)
-
-
-def _like(covering: Any, original: Any) -> Callable[..., Any]:
-    """Let a function pass for the one that it covers, in the eyes of the program and of Dynamo.
-
-    Dynamo judges a function by its file. One of ours it would refuse to look into, and break the graph at another
-    place than it does without us.
-    """
-    for name in ("__module__", "__name__", "__qualname__", "__doc__"):
-        setattr(covering, name, getattr(original, name))
-    covering.__dict__.update(original.__dict__)
-    covering.__wrapped__ = original
-    file = getattr(getattr(original, "__code__", None), "co_filename", None)
-    if file is not None:
-        covering.__code__ = covering.__code__.replace(co_filename=file)
-    made: Callable[..., Any] = covering
-    return made
+    return like(covering, original)
 
 
 def install(agent: Agent, torch: Any) -> None:
