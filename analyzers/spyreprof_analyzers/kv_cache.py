@@ -87,7 +87,8 @@ def recompute(context: Context) -> Finding | None:
         if seen.count >= rule.threshold("min_preemptions"):
             book.leave_open(
                 "what preemption costs",
-                "requests were preempted, but step rows and prompt counters do not show what was computed again",
+                seen.reason
+                or "requests were preempted, but step rows and prompt counters do not show what was computed again",
                 "poll /metrics of the engine through the whole run",
             )
         return None

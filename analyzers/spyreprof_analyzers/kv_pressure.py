@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from spyreprof.findings import SteadyWindow
+    from spyreprof.recording.schema import EngineSettings
     from spyreprof_analyzers.engine_steps import EngineSteps
     from spyreprof_analyzers.request_log import RequestLog
 
@@ -23,6 +24,12 @@ PROMPT_LENGTH_SUM, PROMPT_LENGTH_COUNT = "vllm:request_prompt_tokens_sum", "vllm
 
 # The head of the line is seldom a short one: short ones are admitted sooner.
 USUAL_PROMPT_PERCENTILE = 90
+
+IMPLAUSIBLE = (
+    "prefills computed more than the prompts that got through and what preempted requests can have lost: prompts that "
+    "were given up are among it"
+)
+LIMIT_UNKNOWN = "neither the size of the KV cache nor the length of a request is known, to check the counters by"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +59,14 @@ class Recomputed:
 
 @dataclass(frozen=True, slots=True)
 class Preemptions:
-    """Preemptions in the window, and what they cost; `recomputed` is None where that cannot be told."""
+    """Preemptions in the window, and what they cost.
+
+    `recomputed` is None where that cannot be told; `reason` says why, where more than missing counters is to blame.
+    """
 
     count: int
     recomputed: Recomputed | None
+    reason: str | None = None
 
 
 def prefix_hit_ratio(counters: pd.DataFrame, window: SteadyWindow) -> float | None:
@@ -85,24 +96,50 @@ def usual_prompt_tokens(
     return length * (1.0 - (hit_ratio or 0.0)) if length is not None else None
 
 
+def most_tokens_lost(settings: EngineSettings, log: RequestLog | None) -> float | None:
+    """The most tokens that one preemption can make the engine compute again; None where nothing limits them.
+
+    No request holds more than the whole KV cache, nor more than the longest prompt with its output.
+    """
+    limits = []
+    if settings.kv_blocks is not None and settings.block_size:
+        limits.append(float(settings.kv_blocks * settings.block_size))
+    if log is not None:
+        lengths = log.prompt_tokens + log.output_tokens
+        if not np.isnan(lengths).all():
+            limits.append(float(np.nanmax(lengths)))
+    return min(limits, default=None)
+
+
 def preemptions(
-    counters: pd.DataFrame, everything: EngineSteps, prompt_tokens: float | None, window: SteadyWindow
+    counters: pd.DataFrame,
+    everything: EngineSteps,
+    prompt_tokens: float | None,
+    most_lost: float | None,
+    window: SteadyWindow,
 ) -> Preemptions | None:
     """Count preemptions in the window and what they had computed again; None where the engine does not count them.
 
     What prefills computed, less what the prompts that got through prefill held and the prefix cache did not, was
-    computed again. Both sides are taken over the same stretch: between two polls of the page.
+    computed again. Both sides are taken over the same stretch: between two polls of the page. Prompts that were given
+    up are not counted either; where the preempted requests cannot have lost as much, nothing is said.
 
     Args:
         counters: the counter table.
         everything: all steps, those in profiler windows too.
         prompt_tokens: length of a usual prompt, for the error at the ends of the stretch.
+        most_lost: tokens that one preemption can cost at most.
         window: that is judged.
     """
     count = delta(counters, PREEMPTIONS, start_ns=window.start_ns, end_ns=window.end_ns)
     if count is None:
         return None
-    return Preemptions(round(count), _recomputed(counters, everything, prompt_tokens, window) if count else None)
+    again = _recomputed(counters, everything, prompt_tokens, window) if count else None
+    if again is not None and most_lost is None:
+        return Preemptions(round(count), None, LIMIT_UNKNOWN)
+    if again is not None and most_lost is not None and again.low > count * most_lost:
+        return Preemptions(round(count), None, IMPLAUSIBLE)
+    return Preemptions(round(count), again)
 
 
 def _recomputed(

@@ -147,7 +147,7 @@ def test_what_was_computed_again_is_found_from_counters_and_step_rows() -> None:
 
 def test_tokens_from_the_prefix_cache_are_not_taken_for_computed() -> None:
     """A cache that holds half of every prompt hides as many tokens from the step rows."""
-    made = preempting()
+    made = with_a_long_request(preempting())
     counters = made.counters.copy()
     hits, prompts = (counters["name"] == f"vllm:{n}_total" for n in ("prefix_cache_hits", "prompt_tokens"))
     found = counters[prompts].assign(name="vllm:prefix_cache_hits_total", value=counters[prompts]["value"] / 2)
@@ -179,7 +179,7 @@ def test_no_preemption_no_finding() -> None:
 
 @pytest.mark.parametrize(("count", "expected"), [(5, True), (4, False)])
 def test_a_preemption_now_and_then_is_no_finding(count: int, expected: bool) -> None:
-    made = preempting()
+    made = with_a_long_request(preempting())
     counters = made.counters.copy()
     preempted = counters["name"] == "vllm:num_preemptions_total"
     counters.loc[preempted, "value"] = counters.loc[preempted, "value"].clip(upper=count)
@@ -192,6 +192,45 @@ def test_preemptions_whose_cost_cannot_be_told_are_left_open() -> None:
     diagnosis = diagnose(without(preempting(), "prompt_tokens"))
     assert finding(diagnosis, "SPY-KVC-002") is None
     assert any("preemption" in gap.topic for gap in diagnosis.not_judged)
+
+
+def with_a_long_request(made: AnalysisInputs) -> AnalysisInputs:
+    """One of the requests wrote so much that a single preemption can cost thousands of tokens."""
+    requests = made.requests.copy()
+    requests.loc[requests.index[0], "output_tokens"] = 5000
+    settings = replace(made.settings, kv_blocks=1000)
+    return replace(made, requests=requests, settings=settings)
+
+
+def with_given_up_prompts(preemptions: int, **settings: int | None) -> AnalysisInputs:
+    """A run without pressure whose prompts were counted only in part: the others were given up while they computed."""
+    made = kept_out(settings=EngineSettings(max_num_seqs=64, **settings))
+    counters = made.counters.copy()
+    counters.loc[counters["name"] == "vllm:prompt_tokens_total", "value"] *= 0.5
+    preempted = counters["name"] == "vllm:num_preemptions_total"
+    late = counters[preempted].assign(time_ns=int(counters["time_ns"].median()), value=preemptions)
+    return replace(made, counters=_sorted(counters, late))
+
+
+@pytest.mark.parametrize("settings", [{}, {"kv_blocks": 15, "block_size": 16}])
+def test_more_than_the_preempted_requests_can_have_lost_was_not_lost_by_them(settings: dict[str, int]) -> None:
+    """Five requests of 23 + 20 tokens at most cannot account for half of all prompts."""
+    diagnosis = diagnose(with_given_up_prompts(5, **settings))
+    assert finding(diagnosis, "SPY-KVC-002") is None
+    assert "computed again" not in diagnosis.verdict.headline
+    (gap,) = [gap for gap in diagnosis.not_judged if "preemption" in gap.topic]
+    assert "given up" in gap.reason
+    plausible = diagnose(with_given_up_prompts(500, **settings))
+    assert finding(plausible, "SPY-KVC-002") is not None
+
+
+def test_without_the_size_of_cache_and_requests_nothing_is_said_of_what_was_computed_again() -> None:
+    made = preempting(settings=EngineSettings(max_num_seqs=64))
+    unknown = replace(made, requests=made.requests.iloc[:0])
+    assert finding(diagnose(made), "SPY-KVC-002") is not None
+    diagnosis = diagnose(unknown)
+    assert finding(diagnosis, "SPY-KVC-002") is None
+    assert any("preemption" in gap.topic and "size of the KV cache" in gap.reason for gap in diagnosis.not_judged)
 
 
 def test_an_engine_that_counts_no_preemptions_gives_no_finding() -> None:
