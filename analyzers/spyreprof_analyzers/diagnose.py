@@ -33,7 +33,7 @@ from spyreprof_analyzers.engine_steps import (
     busiest_writer,
     engine_steps,
 )
-from spyreprof_analyzers.facts import Facts, floors, shares_of
+from spyreprof_analyzers.facts import Facts, floors, shares_of, with_unsplit_unknown
 from spyreprof_analyzers.gaps import requests_in_flight
 from spyreprof_analyzers.host_stacks import pid_of, process_stacks
 from spyreprof_analyzers.interconnect import open_questions, with_link
@@ -203,7 +203,7 @@ def _calls_of_accelerator(inputs: AnalysisInputs) -> bool:
 def _steps_of(everything: EngineSteps, window: SteadyWindow, inputs: AnalysisInputs) -> EngineSteps:
     """Steps that lie in the window and outside of profiler pauses."""
     inside = (everything.start_ns >= window.start_ns) & (everything.end_ns <= window.end_ns)
-    return everything.where(inside & everything.clear_of(inputs.pauses))
+    return with_unsplit_unknown(everything.where(inside & everything.clear_of(inputs.pauses)))
 
 
 def _of_engine(inputs: AnalysisInputs, ranks: Ranks) -> AnalysisInputs:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from spyreprof.units import NS_PER_S
-from spyreprof_analyzers.engine_steps import DECODE, MIXED, PREFILL
+from spyreprof_analyzers.engine_steps import DECODE, MIXED, PREFILL, UNKNOWN_PHASE
 
 if TYPE_CHECKING:
     from spyreprof.findings import SteadyWindow, TimeBudget
@@ -127,11 +127,18 @@ class Facts:
         return self.preemptions.recomputed.share * self.shares.prefill
 
 
+def with_unsplit_unknown(steps: EngineSteps) -> EngineSteps:
+    """The same steps, with mixed ones of which neither counts nor decode steps tell prefill's part as unknown."""
+    if len(steps.of_phase(DECODE)) >= MIN_DECODE_STEPS_TO_SPLIT:
+        return steps
+    return replace(steps, phase=np.where((steps.phase == MIXED) & ~steps.counted, UNKNOWN_PHASE, steps.phase))
+
+
 def mixed_prefill_ratio(steps: EngineSteps) -> float:
     """Share of mixed-step time that prefill is answerable for.
 
     The decodes of a mixed step would have taken a decode step of their own; what goes beyond the median decode step
-    is prefill's. With too few decode steps seen, tokens decide.
+    is prefill's. With too few decode steps seen, tokens decide; steps whose tokens are not known are not mixed then.
     """
     mixed = steps.of_phase(MIXED)
     if len(mixed) == 0:
@@ -141,7 +148,6 @@ def mixed_prefill_ratio(steps: EngineSteps) -> float:
     if len(decode) >= MIN_DECODE_STEPS_TO_SPLIT:
         alone = np.minimum(mixed.duration_ns, int(np.median(decode.duration_ns)))
         return 1.0 - int(alone.sum()) / max(time_ns, 1)
-    mixed = mixed.where(mixed.counted)
     context, generation = int(mixed.context_tokens.sum()), int(mixed.generation_tokens.sum())
     return context / max(context + generation, 1)
 

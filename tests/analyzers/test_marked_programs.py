@@ -86,6 +86,25 @@ def test_steps_without_counts_have_a_time_and_no_number_of_tokens() -> None:
     assert decode.slope is None
 
 
+@pytest.mark.parametrize(("decodes", "known"), [(5, True), (4, False)])
+def test_mixed_steps_that_nothing_divides_are_unexplained_and_no_decodes(decodes: int, known: bool) -> None:
+    """Marked as mixed and no more; from a few decode steps on, what goes beyond them is prefill's."""
+    given = decoding()
+    counts = [column.name for column in STEPS if column.name.startswith(("context_", "generation_"))]
+    phase = ["mixed"] * len(given.steps)
+    middle = len(phase) // 2
+    phase[middle : middle + decodes] = ["decode"] * decodes
+    bare = given.steps.assign(
+        **{name: pd.array([pd.NA] * len(given.steps), dtype="Int64") for name in counts}, phase=phase
+    )
+    found = diagnose(replace(given, steps=bare))
+    assert found.time_budget is not None
+    assert (found.time_budget.unexplained_share < 0.1) == known
+    if not known:
+        assert found.verdict.primary == "undetermined"
+        assert found.time_budget.unexplained_share > 0.8
+
+
 def requests_of(source: str, *rows: dict[str, object]) -> pd.DataFrame:
     base = {"source": source, "failed": False, "prompt_tokens": 4, "output_tokens": 2}
     return table(REQUESTS, [{**base, **row} for row in rows])
