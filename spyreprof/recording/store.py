@@ -200,7 +200,7 @@ class Recording:
             finished=self.manifest.ended_ns is not None,
             profiled_steps=self.window_steps.steps,
             stacks=number_frames(self.stacks)[0] if len(self.stacks) else None,
-            pauses=pauses(self.windows),
+            pauses=pauses(self.windows, self.steps, self._last_ns),
             collectives=self.collectives,
             compiles=self._compiles,
             peaks=self._peaks(hardware),
@@ -234,6 +234,11 @@ class Recording:
         declared = declared_peaks(hardware, self._model.dtype) if hardware is not None else ()
         replaced = {peak.resource for peak in declared}
         return (*declared, *(peak for peak in self._measured_peaks if peak.resource not in replaced))
+
+    @property
+    def _last_ns(self) -> dict[str, int]:
+        """By writer, when a process last said something of itself."""
+        return {writer: process.last_ns for writer, process in self.processes.items() if process.last_ns is not None}
 
     def _main_process(self) -> ProcessFacts | None:
         """The process that ran the most steps; without steps, the first that had torch."""

@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from spyreprof.errors import UserError
 from spyreprof.recording import layout
 from spyreprof.recording.rows import WindowRow
@@ -14,6 +16,10 @@ from spyreprof.recording.shards import find_shards, read_mixed_rows
 from spyreprof.recording.source import READ_ERRORS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pandas as pd
+
     from spyreprof.recording.processes import ProcessFacts
     from spyreprof.recording.source import Source
     from spyreprof.trace.profiled import ProfiledStep
@@ -54,13 +60,44 @@ def read_windows(source: Source, counts: Counter[str]) -> list[Window]:
     return sorted(windows, key=lambda window: (window.writer, window.row.t0 or 0))
 
 
-def pauses(windows: list[Window]) -> tuple[Interval, ...]:
-    """From the opening of each window until the program went on; saved or not, it was held up."""
-    return tuple(
-        Interval(row.t0, row.t3, PAUSE_REASON, writer)
-        for writer, row in windows
-        if row.t0 is not None and row.t3 is not None and row.t3 > row.t0
-    )
+def pauses(windows: list[Window], steps: pd.DataFrame, last_ns: Mapping[str, int]) -> tuple[Interval, ...]:
+    """From the opening of each window until the program went on; saved or not, it was held up.
+
+    Of a process that was killed inside a window, all until its end is one. A process that is killed leaves no row of
+    its window at all, so that its profiled steps are a pause of their own.
+
+    Args:
+        windows: windows and refusals.
+        steps: the step table.
+        last_ns: by writer, when a process last said something of itself, where that is known.
+    """
+    ends = steps.groupby("writer")["end_ns"].max()
+    found: list[Interval] = []
+    for writer, row in windows:
+        if row.t0 is None:
+            continue
+        resumed_ns = row.t3
+        if resumed_ns is None and row.t1 is not None:
+            resumed_ns = max(last_ns.get(writer, 0), int(ends.get(writer, 0)))
+        if resumed_ns is not None and resumed_ns > row.t0:
+            found.append(Interval(row.t0, resumed_ns, PAUSE_REASON, writer))
+    profiled = steps.loc[steps["profiled"].fillna(False), "writer"].unique()
+    return (*found, *(pause for writer in profiled for pause in _without_a_row(str(writer), steps, found)))
+
+
+def _without_a_row(writer: str, steps: pd.DataFrame, known: list[Interval]) -> list[Interval]:
+    """Stretches of profiled steps of one process that lie in none of its pauses."""
+    mine = steps[steps["writer"] == writer]
+    start_ns, end_ns = (mine[name].to_numpy(dtype=np.int64) for name in ("start_ns", "end_ns"))
+    alone = mine["profiled"].fillna(False).to_numpy(dtype=np.bool_)
+    for pause in known:
+        if pause.writer == writer:
+            alone &= (start_ns < pause.start_ns) | (end_ns > pause.end_ns)
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], alone, [False]))))
+    return [
+        Interval(int(start_ns[first]), int(end_ns[first:after].max()), PAUSE_REASON, writer)
+        for first, after in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+    ]
 
 
 def _moved_ns(steps: tuple[ProfiledStep, ...], row: WindowRow, offsets_ns: list[int]) -> int | None:

@@ -150,6 +150,25 @@ def test_compilations_and_pauses_are_intervals_of_their_process(builder: Recordi
     assert inputs.pauses == (Interval(100, 200, "profiler window", WRITER),)
 
 
+def test_a_process_that_was_killed_inside_a_window_is_held_up_until_its_end(builder: RecordingBuilder) -> None:
+    builder.process(end_ns=None).window(state="saved", t0=START_NS + 10, t1=START_NS + 20, t2=None, t3=None)
+    late = START_NS + 20 * SECOND
+    builder.steps([(late, late + MS, decode_name()), (late + 2 * MS, late + 9 * MS, decode_name(), {"p": 1})])
+    assert inputs_of(builder).pauses == (Interval(START_NS + 10, late + 9 * MS, "profiler window", WRITER),)
+
+
+def test_profiled_steps_of_a_window_that_left_no_row_are_a_pause(builder: RecordingBuilder) -> None:
+    """The last row of a window is written when it closes, to which a process that is killed never comes."""
+    builder.window(t0=START_NS + 100, t3=START_NS + 200)
+    usual, inside, last = ((START_NS + at, START_NS + at + 40) for at in (50, 120, 300))
+    builder.steps([(*usual, decode_name()), (*inside, decode_name(), {"p": 1})])
+    builder.steps([(*last, decode_name(), {"p": 1}), (START_NS + 350, START_NS + 380, decode_name(), {"p": 1})])
+    builder.steps([(START_NS + 400, START_NS + 410, decode_name())])
+    builder.steps([(START_NS + 305, START_NS + 306, decode_name(), {"p": 1})], writer="5-b")
+    pauses = {(pause.writer, pause.start_ns - START_NS, pause.end_ns - START_NS) for pause in inputs_of(builder).pauses}
+    assert pauses == {(WRITER, 100, 200), (WRITER, 300, 380), ("5-b", 305, 306)}
+
+
 def test_steps_of_a_window_are_on_the_recordings_clock(builder: RecordingBuilder) -> None:
     start, end = 2 * SECOND, 2 * SECOND + 10 * MS
     trace = TraceBuilder().step(decode_name(requests=3), start, end).operator("aten::relu", start, start + 4 * MS)
