@@ -276,3 +276,23 @@ def test_two_threads_that_ask_at_once_get_the_same(tmp_path: Path, monkeypatch: 
         thread.join()
     assert len(found) == 2
     assert found[0] is found[1]
+
+
+def test_a_rank_that_cannot_be_told_is_a_hook_row_and_costs_the_program_nothing() -> None:
+    from types import SimpleNamespace
+
+    from _spyreprof.collectives import Collectives, _after
+
+    failed: list[tuple[str, str]] = []
+    process = SimpleNamespace(hook_failed=lambda name, error: failed.append((name, str(error))))
+    agent = SimpleNamespace(process=process, writer=SimpleNamespace(buffer=lambda _: [], wake=None))
+
+    def get_rank() -> int:
+        raise ValueError("a backend that cannot say")
+
+    def init_process_group(backend: str) -> str:
+        return f"{backend} is up"
+
+    collectives = Collectives(agent, None, SimpleNamespace(get_rank=get_rank))
+    assert _after(init_process_group, collectives._tell_rank)("own") == "own is up"
+    assert failed == [("torch.distributed rank", "a backend that cannot say")]

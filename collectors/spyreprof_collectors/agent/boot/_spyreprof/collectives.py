@@ -268,10 +268,14 @@ class Collectives:
         self._wake()
 
     def _tell_rank(self) -> None:
-        module = self._module
-        self._agent.process.note(
-            "dist", rank=module.get_rank(), world=module.get_world_size(), backend=str(module.get_backend())
-        )
+        module, process = self._module, self._agent.process
+        try:
+            rank, world = int(module.get_rank()), int(module.get_world_size())
+            backend = str(module.get_backend())
+        except Exception as error:
+            process.hook_failed(f"{HOOK} rank", error)
+            return
+        process.note("dist", rank=rank, world=world, backend=backend)
 
     def _tell_coalescing(self) -> None:
         if not self._coalescing_told:
@@ -349,10 +353,7 @@ def _waiting(collectives: Collectives, original: Any, torch: Any) -> Callable[..
 def _after(original: Callable[..., Any], tell: Callable[[], None]) -> Callable[..., Any]:
     def covering(*arguments: Any, **keywords: Any) -> Any:
         result = original(*arguments, **keywords)
-        try:
-            tell()
-        except Exception:  # a backend that cannot say
-            return result
+        tell()
         return result
 
     return like(covering, original)
