@@ -59,12 +59,16 @@ HEAD = """
 """
 
 
-def generate(tmp_path: Path, program: str, utils: str = UTILS) -> Finished:
+def stand_in(tmp_path: Path, utils: str = UTILS) -> None:
     package = tmp_path / "transformers" / "generation"
     package.mkdir(parents=True, exist_ok=True)
     (package.parent / "__init__.py").write_text("__version__ = '5.0.0'")
     (package / "__init__.py").write_text("")
     (package / "utils.py").write_text(utils)
+
+
+def generate(tmp_path: Path, program: str, utils: str = UTILS) -> Finished:
+    stand_in(tmp_path, utils)
     return run(tmp_path, HEAD + program)
 
 
@@ -216,3 +220,45 @@ def test_inputs_of_an_unknown_kind_turn_the_hook_off_and_the_program_goes_on(tmp
     ended = generate(tmp_path, program)
     assert (ended.code, ended.stdout, ended.stderr) == (0, "(1, 8)\n" * 2, "")
     assert ended.hooks()["transformers generate"] == "failed"
+
+
+COMPILED_UTILS = """
+import torch
+
+class GenerationMixin:
+    @torch.no_grad()
+    def generate(self, inputs):
+        given = self.prepare_inputs_for_generation(inputs)["input_ids"]
+        outputs = given * 2
+        self._update_model_kwargs_for_generation(outputs, {})
+        return outputs + 1
+
+    def prepare_inputs_for_generation(self, input_ids):
+        return {"input_ids": input_ids + 1}
+
+    def _update_model_kwargs_for_generation(self, outputs, model_kwargs):
+        return model_kwargs
+"""
+
+
+def test_dynamo_compiles_the_same_graph_of_a_whole_call(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    program = """
+    import torch, torch._dynamo
+    from torch._dynamo.utils import counters
+    from transformers.generation.utils import GenerationMixin
+    model = GenerationMixin()
+    print(model.generate(torch.ones(1, 3)))
+    print(torch.compile(model.generate, backend="eager")(torch.ones(1, 3)))
+    for name in ("frames", "stats", "graph_break", "unimplemented"):
+        print(name, sorted(counters[name].items()))
+    """
+    stand_in(tmp_path, COMPILED_UTILS)
+    bare = run(tmp_path, program, agent=False, flags=("-W", "ignore"))
+    ended = run(tmp_path, program, flags=("-W", "ignore"))
+    assert bare.code == 0, bare.stderr
+    assert "unique_graphs" in bare.stdout
+    assert (ended.code, ended.stdout) == (0, bare.stdout)
+    assert ended.hooks()["transformers generate"] == "ok"
+    # What Dynamo has compiled is not seen; the call before it is.
+    assert len(ended.rows("steps")) == 1

@@ -13,6 +13,7 @@ import sys
 from contextvars import ContextVar
 from types import FunctionType
 
+from .covering import like
 from .step_names import MAX_COUNT, MAX_SUM, step_name
 
 TYPE_CHECKING = False
@@ -66,6 +67,8 @@ class _Hook:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._steps: Steps = agent.steps
+        # Known by now, for the library has imported torch; a local of what Dynamo traces, where it is a constant.
+        self._is_compiling = self._steps.is_compiling
         # Made now and not at the first call: two threads that call at once would each make its own.
         self._requests = agent.requests
         self._failed = False
@@ -76,10 +79,10 @@ class _Hook:
 
     def cover_generate(self, mixin: Any) -> None:
         original = mixin.generate
-        hook = self
+        hook, is_compiling = self, self._is_compiling
 
         def generate(self: Any, *arguments: Any, **keywords: Any) -> Any:
-            if hook._failed or hook._steps.is_compiling():
+            if is_compiling() or hook._failed:
                 return original(self, *arguments, **keywords)
             call = None if hook._inside.get() else hook._begin(self, arguments, keywords)
             inside, current = hook._inside.set(True), hook._call.set(call)
@@ -110,11 +113,13 @@ class _Hook:
                 _cover(owner, name, covering(original), original)
 
     def _covering_prepare(self, original: Any) -> Callable[..., Any]:
-        hook = self
+        hook, is_compiling = self, self._is_compiling
 
         def prepare_inputs_for_generation(self: Any, *arguments: Any, **keywords: Any) -> Any:
+            if is_compiling():
+                return original(self, *arguments, **keywords)
             call = hook._call.get()
-            if call is None or call.preparing or hook._failed or hook._steps.is_compiling():
+            if call is None or call.preparing or hook._failed:
                 return original(self, *arguments, **keywords)
             hook._prepare_begins(call)
             call.preparing = True
@@ -128,11 +133,13 @@ class _Hook:
         return prepare_inputs_for_generation
 
     def _covering_update(self, original: Any) -> Callable[..., Any]:
-        hook = self
+        hook, is_compiling = self, self._is_compiling
 
         def _update_model_kwargs_for_generation(self: Any, outputs: Any, *arguments: Any, **keywords: Any) -> Any:
+            if is_compiling():
+                return original(self, outputs, *arguments, **keywords)
             call = hook._call.get()
-            if call is not None and not hook._failed and not hook._steps.is_compiling():
+            if call is not None and not hook._failed:
                 hook._forward_done(call, outputs)
             return original(self, outputs, *arguments, **keywords)
 
@@ -274,10 +281,6 @@ def _device(outputs: Any) -> str:
 
 def _cover(owner: Any, name: str, function: Any, original: Any) -> None:
     # transformers asks for signatures, and for the names of methods.
+    like(function, original)
     function._spyreprof = True
-    function.__wrapped__ = original
-    function.__doc__ = original.__doc__
-    function.__name__ = original.__name__
-    function.__qualname__ = original.__qualname__
-    function.__module__ = original.__module__
     setattr(owner, name, function)
