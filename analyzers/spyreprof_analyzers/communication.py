@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from spyreprof.units import NS_PER_S
 from spyreprof_analyzers.collectives import connected_writers, match_calls
-from spyreprof_analyzers.engine_steps import DECODE, MIXED, PREFILL, engine_steps
+from spyreprof_analyzers.engine_steps import DECODE, MIXED, PREFILL, steps_by_writer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from spyreprof_analyzers.profile import StepSplit
 
 PHASES_OF: dict[Side, tuple[int, ...]] = {"prefill": (PREFILL, MIXED), "decode": (DECODE,)}
-# A process that ran fewer of the steps than this waits for nobody because it hardly takes part.
-MIN_STEPS_RATIO = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +89,15 @@ class Communication:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The processes that run one model together, their calls, and the one of them that is judged."""
+    """The processes that run one model together, their calls and steps, and the one of them that is judged.
+
+    `steps` is by writer, and empty where one process runs alone.
+    """
 
     writers: tuple[str, ...]
     judged: str
     calls: Calls | None
+    steps: dict[str, EngineSteps] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -103,7 +105,7 @@ class Ranks:
         return self.calls is not None and self.calls.missing is None
 
 
-def ranks_of(inputs: AnalysisInputs, busiest: str) -> Ranks:
+def ranks_of(inputs: AnalysisInputs, busiest: str, rules: RuleBook) -> Ranks:
     """Find the ranks of the busiest process's engine, and judge the one that waits least for the others.
 
     It is the one that all others wait for, so its time is the engine's.
@@ -117,16 +119,17 @@ def ranks_of(inputs: AnalysisInputs, busiest: str) -> Ranks:
         return Ranks((busiest,), busiest, None)
     waits: dict[str, tuple[int, float]] = {}
     pauses = [pause for pause in inputs.pauses if pause.writer in (None, *writers)]
+    of_writer = steps_by_writer(inputs.steps, writers)
     for place, name in enumerate(writers):
-        steps = engine_steps(inputs.steps, name)
-        steps = steps.where(steps.clear_of(pauses))
+        steps = of_writer[name].where(of_writer[name].clear_of(pauses))
         if len(steps) >= 2:
             within = _per_step(calls, place, steps, calls.wait_ns)
             waits[name] = len(steps), float(within.sum() / max(int(steps.duration_ns.sum()), 1))
-    enough = MIN_STEPS_RATIO * waits.get(busiest, (0, 0.0))[0]
+    # who runs few of the steps waits for nobody because it hardly takes part
+    enough = rules["SPY-NET-002"].threshold("min_steps_ratio") * waits.get(busiest, (0, 0.0))[0]
     taking_part = [name for name, (count, _) in waits.items() if count >= enough]
     judged = min(taking_part, key=lambda name: (waits[name][1], name != busiest), default=busiest)
-    return Ranks(writers, judged if calls.matched.any() else busiest, calls)
+    return Ranks(writers, judged if calls.matched.any() else busiest, calls, of_writer)
 
 
 def communication(ranks: Ranks, steps: EngineSteps, inputs: AnalysisInputs, rules: RuleBook) -> Communication | None:
@@ -352,7 +355,7 @@ def _late_rank(ranks: Ranks, judged: EngineSteps, inputs: AnalysisInputs, rules:
 
 def _steps_between(inputs: AnalysisInputs, ranks: Ranks, place: int, judged: EngineSteps) -> EngineSteps:
     """Steps of a rank in the judged rank's window, outside of the pauses of any rank."""
-    steps = engine_steps(inputs.steps, ranks.writers[place])
+    steps = ranks.steps[ranks.writers[place]]
     keep = (steps.start_ns < judged.end_ns[-1]) & (steps.end_ns > judged.start_ns[0])
     return steps.where(keep & steps.clear_of(inputs.pauses))
 

@@ -93,8 +93,8 @@ def diagnose(inputs: AnalysisInputs, rules: RuleBook, targets: Targets) -> Diagn
     everything = engine_steps(inputs.steps, writer) if writer is not None else None
     if writer is None or everything is None or len(everything) < 2:
         return what_was_seen(inputs, rules, book)
-    ranks = ranks_of(inputs, writer)
-    everything = everything if ranks.judged == writer else engine_steps(inputs.steps, ranks.judged)
+    ranks = ranks_of(inputs, writer, rules)
+    everything = ranks.steps.get(ranks.judged, everything)
     inputs = _of_engine(inputs, ranks)
     window = steady_window(everything, inputs, rules)
     steps = _steps_of(everything, window, inputs)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from spyreprof_analyzers.facts import Facts
 
 SETTING = "max_num_batched_tokens"
-MIN_STEPS_PER_SIZE = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ def interference(steps: EngineSteps, judged_ns: int, rules: RuleBook) -> Interfe
     decoding = np.where(steps.phase == PREFILL, _decodes_left_out(steps), decoding)
     with_prompts = np.isin(steps.phase, (PREFILL, MIXED)) & (decoding > 0)
     # a step without them costs nothing where no decode waits to be in it
-    usual = np.where(steps.phase == MIXED, _usual_ns(alone, decoding), 0)
+    usual = np.where(steps.phase == MIXED, _usual_ns(alone, decoding, rule.threshold("min_steps_per_size")), 0)
     extra_ns = np.where(with_prompts, np.maximum(steps.duration_ns - usual, 0), 0)
     waited = int((steps.duration_ns * decoding).sum())
     generating = steps.where(np.isin(steps.phase, (DECODE, MIXED)))
@@ -73,11 +72,11 @@ def interference(steps: EngineSteps, judged_ns: int, rules: RuleBook) -> Interfe
     )
 
 
-def _usual_ns(alone: EngineSteps, decoding: NDArray[np.int64]) -> NDArray[np.int64]:
+def _usual_ns(alone: EngineSteps, decoding: NDArray[np.int64], least: float) -> NDArray[np.int64]:
     """The median step of as many decodes and no prompt, for each step; between sizes that were seen, a line."""
     order = np.argsort(alone.generation_requests, kind="stable")
     sizes, first, counts = np.unique(alone.generation_requests[order], return_index=True, return_counts=True)
-    enough = counts >= MIN_STEPS_PER_SIZE if (counts >= MIN_STEPS_PER_SIZE).any() else counts > 0
+    enough = counts >= least if (counts >= least).any() else counts > 0
     of_size = np.split(alone.duration_ns[order], first[1:])
     medians = [float(np.median(ns)) for ns, told in zip(of_size, enough.tolist(), strict=True) if told]
     return np.interp(decoding, sizes[enough], medians).astype(np.int64)
@@ -89,23 +88,23 @@ def _decodes_left_out(steps: EngineSteps) -> NDArray[np.int64]:
     Between two steps that generate, requests end and others finish their prefill. The later step holds at most as many
     new ones as prompts were begun in between; the rest went on.
     """
-    left_out = np.zeros(len(steps), dtype=np.int64)
-    before, begun, since = 0, 0, 0
-    cached, prompts = -1, -1
-    for at in range(len(steps)):
-        if steps.phase[at] == PREFILL:
-            # a chunk of the prompts that the step before worked on begins none
-            goes_on = steps.context_requests[at] == prompts and (
-                steps.context_seq_len_sum[at] == cached + steps.context_tokens[at]
-            )
-            begun += 0 if goes_on else int(steps.context_requests[at])
-            cached, prompts = int(steps.context_seq_len_sum[at]), int(steps.context_requests[at])
-        else:
-            after = int(max(steps.generation_requests[at], 0))
-            left_out[since:at] = max(min(before, after - begun), 0)
-            before, begun, since = after + int(max(steps.context_requests[at], 0)), 0, at + 1
-            cached, prompts = -1, -1
-    return left_out
+    prompts = steps.phase == PREFILL
+    generating = np.flatnonzero(~prompts)
+    if len(generating) == 0:
+        return np.zeros(len(steps), dtype=np.int64)
+    requests, after = steps.context_requests, np.maximum(steps.generation_requests[generating], 0)
+    # a chunk of the prompts that the step before worked on begins none
+    goes_on = np.zeros(len(steps), dtype=np.bool_)
+    goes_on[1:] = prompts[1:] & prompts[:-1] & (requests[1:] == requests[:-1])
+    goes_on[1:] &= steps.context_seq_len_sum[1:] == steps.context_seq_len_sum[:-1] + steps.context_tokens[1:]
+    begun = np.concatenate(([0], np.cumsum(np.where(prompts & ~goes_on, requests, 0))))
+    since = np.concatenate(([0], generating[:-1] + 1))
+    before = np.concatenate(([0], (after + np.maximum(requests[generating], 0))[:-1]))
+    went_on = np.maximum(np.minimum(before, after - (begun[generating] - begun[since])), 0)
+    # prompts after the last of them are followed by no step that could tell
+    following = np.cumsum(~prompts)
+    told = prompts & (following < len(generating))
+    return np.where(told, went_on[np.minimum(following, len(generating) - 1)], 0)
 
 
 def interrupted(context: Context) -> Finding | None:

@@ -17,7 +17,9 @@ from spyreprof.rules import load_rules
 from spyreprof.targets import Targets
 from spyreprof.trace.profiled import OperatorTime, ProfiledStep
 from spyreprof_analyzers.collectives import Calls, match_calls, split_blocked
+from spyreprof_analyzers.communication import ranks_of
 from spyreprof_analyzers.diagnose import diagnose
+from spyreprof_analyzers.engine_steps import engine_steps, steps_by_writer
 
 RULES = load_rules()
 A, B, C = "10-a", "11-b", "12-c"
@@ -376,3 +378,23 @@ def test_each_witness_of_the_link_cites_its_own_numbers() -> None:
     assert cited["device_trace"] == {"decode.trace_exposed_share", "decode.trace_transfer_share"}
     assert {"decode.transfer_share", "decode.rank_wait_share"} <= cited["engine"]
     assert not cited["engine"] & cited["device_trace"]
+
+
+def test_the_steps_of_several_processes_are_those_of_each() -> None:
+    steps = two_ranks(transfer=0.5, steps=20).steps.iloc[::-1]
+    found = steps_by_writer(steps, (A, B, C))
+    assert list(found) == [A, B, C]
+    for writer in (A, B):
+        alone = engine_steps(steps, writer)
+        assert len(alone) == 20
+        assert all((getattr(found[writer], name) == getattr(alone, name)).all() for name in alone.__slots__)
+    assert len(found[C]) == 0
+
+
+@pytest.mark.parametrize(("part", "judged_rank"), [(0.6, 1), (0.4, 0)])
+def test_a_process_that_ran_few_of_the_steps_is_not_the_one_that_is_judged(part: float, judged_rank: int) -> None:
+    """Rank 1 is waited for and waits for nobody, but ran only a part of the steps."""
+    made = two_ranks(transfer=0.3, late=0.3, steps=100)
+    late = made.steps["writer"] == B
+    few = made.steps[~late | (made.steps["start_ns"] < part * made.recording_end_ns)]
+    assert ranks_of(replace(made, steps=few), A, RULES).judged == (A, B)[judged_rank]

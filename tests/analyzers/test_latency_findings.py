@@ -21,11 +21,13 @@ from engine_builder import (
     replay,
     table,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spyreprof.findings import Diagnosis, Finding
 from spyreprof.recording.schema import REQUESTS, STEPS, AnalysisInputs, EngineSettings
 from spyreprof.registry import diagnose
-from spyreprof_analyzers.engine_steps import engine_steps
+from spyreprof_analyzers.engine_steps import PREFILL, EngineSteps, engine_steps
 from spyreprof_analyzers.interference import _decodes_left_out
 
 
@@ -147,6 +149,36 @@ def steps_of(*rows: tuple[int, int, int, int]):
 )
 def test_decodes_left_out_of_a_step_of_prompts_are_those_that_surely_go_on(rows, left_out: list[int]) -> None:
     assert _decodes_left_out(steps_of(*rows)).tolist() == left_out
+
+
+def left_out_one_by_one(steps: EngineSteps) -> list[int]:
+    """The same, walking from step to step."""
+    left_out = [0] * len(steps)
+    before, begun, since = 0, 0, 0
+    cached, prompts = -1, -1
+    for at in range(len(steps)):
+        requests = int(steps.context_requests[at])
+        if steps.phase[at] == PREFILL:
+            goes_on = requests == prompts and steps.context_seq_len_sum[at] == cached + steps.context_tokens[at]
+            begun += 0 if goes_on else requests
+            cached, prompts = int(steps.context_seq_len_sum[at]), requests
+        else:
+            after = int(steps.generation_requests[at])
+            left_out[since:at] = [max(min(before, after - begun), 0)] * (at - since)
+            before, begun, since = after + requests, 0, at + 1
+            cached, prompts = -1, -1
+    return left_out
+
+
+ROWS = st.tuples(st.integers(1, 2), st.integers(1, 3), st.integers(1, 9), st.just(0)) | st.tuples(
+    st.integers(0, 2), st.integers(0, 3), st.integers(0, 9), st.integers(0, 6)
+)
+
+
+@given(st.lists(ROWS, min_size=1, max_size=30))
+def test_decodes_left_out_are_the_same_as_when_walking_from_step_to_step(rows: list[tuple[int, int, int, int]]) -> None:
+    steps = steps_of(*rows)
+    assert _decodes_left_out(steps).tolist() == left_out_one_by_one(steps)
 
 
 def test_an_engine_that_never_mixes_shows_its_interruptions_too() -> None:
