@@ -111,8 +111,8 @@ class Window:
         try:
             try:
                 pid = start(setsid=True)
-            except NotImplementedError:
-                # A Python built for a glibc before 2.26, as portable builds are.
+            except RuntimeError:
+                # Not implemented: a Python built for a glibc before 2.26, as portable builds are.
                 pid = start(setpgroup=0)
         except OSError:
             os.close(out_read)
