@@ -49,6 +49,10 @@ class Shares:
     waiting_unscheduled: float
     unexplained: float
 
+    def of_side(self, side: Side) -> float:
+        """Share of the window that a side's work took."""
+        return self.prefill if side == "prefill" else self.decode
+
     def largest(self) -> str:
         """Name of the largest share that somebody could act on."""
         ranked = {

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 def between_steps(context: Context) -> Finding | None:
     """Time passed between steps with work in flight."""
-    facts, rules, book = context.facts, context.rules, context.book
-    rule = rules["SPY-HST-001"]
+    facts, book = context.facts, context.book
+    rule = context.rules["SPY-HST-001"]
     share = facts.shares.scheduler_gap
     if share < rule.materiality_share:
         return None
@@ -24,7 +24,7 @@ def between_steps(context: Context) -> Finding | None:
             method="time between steps with work in flight, over the window",
         ),
     )  # fmt: skip
-    severity = context.severity(share, rules["SPY-DEC-001"])
+    severity = context.severity(share, rule)
     return Finding(
         id=rule.id,
         rule_version=rule.version,

@@ -95,6 +95,14 @@ def trace_text(facts: Facts, side: Side) -> str | None:
     return f"{side}: for {format_share(seen)} of profiled step time a collective blocked and no operator ran"
 
 
+def transfer_share(facts: Facts, side: Side) -> float | None:
+    """Share of the window in which steps of a side wait for data to move; None where no rows of collectives tell."""
+    found = facts.communication
+    if found is None or side not in found.exposed:
+        return None
+    return found.exposed[side].transfer * facts.shares.of_side(side)
+
+
 def link(context: Context) -> Finding | None:
     """Moving data between ranks binds the larger part of the steps."""
     facts, book, found = context.facts, context.book, context.facts.communication
@@ -102,11 +110,11 @@ def link(context: Context) -> Finding | None:
     sides = [side for side in SIDES if facts.bounds[side].resource == "interconnect"]
     if found is None or not sides:
         return None
-    side = max(sides, key=lambda name: facts.shares.prefill if name == "prefill" else facts.shares.decode)
-    exposed = found.exposed[side]
-    share = exposed.transfer * (facts.shares.prefill if side == "prefill" else facts.shares.decode)
-    if share < rule.materiality_share:
+    side = max(sides, key=facts.shares.of_side)
+    share = transfer_share(facts, side)
+    if share is None or share < rule.materiality_share:
         return None
+    exposed = found.exposed[side]
     evidence = [*_cite_shares(side, found, book), *_cite_messages(found, book)]
     text = (
         f"{format_share(share)} of the window: in {side} steps {format_share(exposed.transfer)} of the time data moves "

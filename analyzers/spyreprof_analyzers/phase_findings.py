@@ -79,14 +79,13 @@ def _phase(context: Context, side: Side) -> Finding | None:
     evidence = [cite_share(side, facts, book), *bound.evidence]
     if side == "prefill":
         evidence += cite_hit_ratio(facts, book)
-    severity_rule = "SPY-PRE-001" if side == "prefill" else "SPY-DEC-001"
     largest = verdict.primary in (
         "prefill_bound",
         "decode_bandwidth_bound",
         "host_bound",
         "inefficient_kernel",
     )
-    severity = context.severity(share, rules[severity_rule])
+    severity = context.severity(share, rule)
     if not largest and severity == "high":
         severity = "medium"  # something else is the headline
     phase: Phase = side

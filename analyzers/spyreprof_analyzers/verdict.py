@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from spyreprof.findings import NotJudged, Verdict
 from spyreprof.units import format_share
 from spyreprof_analyzers.confidence import confidence_in
+from spyreprof_analyzers.interconnect import transfer_share
 from spyreprof_analyzers.witnesses import (
     blocked_class,
     bound_class,
@@ -171,11 +172,10 @@ def _share(primary: BoundClass, facts: Facts, rules: RuleBook) -> float:
 
 def _link_share(facts: Facts) -> float:
     """Share of the window in which steps of the larger phase wait for data to move between ranks."""
-    side, found = larger_side(facts), facts.communication
-    if found is None or side not in found.exposed:
-        # the profiled steps alone tell of it
+    share = transfer_share(facts, larger_side(facts))
+    if share is None:  # the profiled steps alone tell of it
         return sum(part.share for part in facts.budget.parts if part.id.endswith(".exposed_communication"))
-    return found.exposed[side].transfer * (facts.shares.prefill if side == "prefill" else facts.shares.decode)
+    return share
 
 
 def _secondary(primary: BoundClass, facts: Facts, rules: RuleBook) -> tuple[BoundClass, ...]:

@@ -26,6 +26,7 @@ from spyreprof.findings import Diagnosis
 from spyreprof.recording.schema import COUNTERS, REQUESTS, STEPS, EngineSettings, Interval
 from spyreprof.registry import diagnose
 from spyreprof.targets import Targets
+from spyreprof_analyzers.scheduler import Admission, admission
 
 
 def decode_run(**changes: object):
@@ -265,6 +266,22 @@ def test_a_full_kv_cache_is_capacity_not_the_batch_cap() -> None:
     shown = profiled(run, phase="decode", compute_use=0.05, bandwidth_use=0.12)
     verdict = diagnose(replace(counters, counters=full, profiled_steps=shown)).verdict
     assert verdict.primary == "kv_capacity_bound"
+
+
+def test_a_kv_gauge_that_is_missing_is_not_called_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The finding says nothing of the cache where its usage is not known."""
+    known = next(f for f in diagnose(queue_run()).findings if f.id == "SPY-QUE-001")
+    assert "the KV cache was" in known.text
+
+    def blind(*arguments: object) -> Admission | None:
+        found = admission(*arguments)  # type: ignore[arg-type]
+        return replace(found, kv_usage_p95=None) if found is not None else None
+
+    monkeypatch.setattr("spyreprof_analyzers.diagnose.admission", blind)
+    diagnosis = diagnose(queue_run())
+    finding = next(f for f in diagnosis.findings if f.id == "SPY-QUE-001")
+    assert finding.text.endswith("at its cap of 2.")
+    assert not any(entry.metric == "queue.kv_usage_p95" for entry in diagnosis.evidence)
 
 
 def test_waiting_for_prompt_tokens_is_not_a_batch_cap() -> None:

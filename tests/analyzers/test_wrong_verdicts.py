@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 from engine_builder import (
@@ -28,8 +29,10 @@ from hypothesis import strategies as st
 
 from spyreprof.recording.schema import COUNTERS, POLLS, REQUESTS, EngineSettings, Interval, Peak
 from spyreprof.registry import diagnose
+from spyreprof.rules import RuleBook, load_rules
 from spyreprof.targets import Targets
 from spyreprof_analyzers import intervals
+from spyreprof_analyzers.diagnose import diagnose as diagnose_by
 from spyreprof_analyzers.scheduler import gauges
 
 
@@ -309,6 +312,27 @@ def test_time_between_steps_that_makes_the_verdict_is_also_a_finding() -> None:
     assert diagnosis.verdict.primary == "host_bound"
     finding = diagnosis.findings[0]
     assert (finding.id, finding.severity) == ("SPY-HST-001", "high")
+
+
+def stricter(rule_id: str, name: str, value: float) -> RuleBook:
+    """The rules with one threshold changed."""
+    changed = []
+    for rule in load_rules().rules:
+        known = rule.thresholds
+        if rule.id == rule_id:
+            known = {**known, name: msgspec.structs.replace(known[name], value=value)}
+        changed.append(msgspec.structs.replace(rule, thresholds=known))
+    return RuleBook(tuple(changed))
+
+
+@pytest.mark.parametrize(
+    ("rule_id", "severity"), [("SPY-DEC-001", "high"), ("SPY-PRE-001", "high"), ("SPY-HST-001", "medium")]
+)
+def test_how_severe_a_host_is_that_binds_is_decided_by_its_own_rule(rule_id: str, severity: str) -> None:
+    run = replay(Engine(fixed_ns=10 * MS, gap_ns=90 * MS), one_after_another(30, 8, 24))
+    made = inputs(run, Engine(fixed_ns=10 * MS))
+    found = diagnose_by(made, stricter(rule_id, "high_severity_share", 2.0), Targets()).findings
+    assert next(f for f in found if f.title == "The host binds between steps").severity == severity
 
 
 def test_a_target_that_allows_no_larger_batch_is_said() -> None:
