@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from spyreprof_analyzers.context import Context
 
 _FUNCTIONS_SHOWN = 3
-# A smaller part of the work is not worth a name.
-_LEAST_FUNCTION_SHARE = 0.01
 _PLACES_SHOWN = 2
 
 
@@ -59,13 +57,14 @@ def pid_of(writer: str) -> int | None:
 
 
 def process_stacks(
-    stacks: pd.DataFrame | None, start_ns: int, end_ns: int, pid: int | None = None
+    stacks: pd.DataFrame | None, start_ns: int, end_ns: int, rules: RuleBook, pid: int | None = None
 ) -> ProcessStacks | None:
     """Sum up the windows whose middle lies in [start_ns, end_ns).
 
     Args:
         stacks: as in `AnalysisInputs.stacks`.
         start_ns, end_ns: what is judged.
+        rules: what is worth a name.
         pid: the judged process; None takes the one that worked most.
 
     Returns:
@@ -79,10 +78,11 @@ def process_stacks(
         worked = inside[~inside["waiting"].fillna(True)].groupby("pid")["count"].sum()
         pid = int(worked.idxmax()) if len(worked) else int(inside["pid"].iloc[0])
     mine = inside[inside["pid"] == pid]
-    return _summed(mine, int(pid)) if pid is not None and not mine.empty else None
+    return _summed(mine, int(pid), rules) if pid is not None and not mine.empty else None
 
 
-def _summed(mine: pd.DataFrame, pid: int) -> ProcessStacks | None:
+def _summed(mine: pd.DataFrame, pid: int, rules: RuleBook) -> ProcessStacks | None:
+    rule = rules["SPY-HST-002"]
     running, sleeping = mine[~mine["with_sleeping"]], mine[mine["with_sleeping"]]
     # Without a window of running threads alone, what the table of waiting functions says is all there is.
     judged = running if len(running) else sleeping
@@ -107,9 +107,9 @@ def _summed(mine: pd.DataFrame, pid: int) -> ProcessStacks | None:
         functions=tuple(
             (int(frame), int(count) / total)
             for frame, count in by_frame.head(_FUNCTIONS_SHOWN).items()
-            if count >= _LEAST_FUNCTION_SHARE * total
+            if count >= rule.threshold("min_function_share") * total
         ),
-        waits=_waits(judged, sleeping, busiest),
+        waits=_waits(judged, sleeping, busiest, rule.threshold("min_wait_share")),
         state_known=len(running) > 0 and bool(judged["state_known"].fillna(True).all()),
         cut_short=cut_short,
     )
@@ -119,7 +119,9 @@ def _looks(windows: pd.DataFrame) -> int:
     return int(windows.drop_duplicates("start_ns")["looks"].sum())
 
 
-def _waits(running: pd.DataFrame, sleeping: pd.DataFrame, thread: str | None) -> tuple[tuple[int, float], ...]:
+def _waits(
+    running: pd.DataFrame, sleeping: pd.DataFrame, thread: str | None, least: float
+) -> tuple[tuple[int, float], ...]:
     """Where a thread waits: how much more often it is found in a place than found running there."""
     looks_running, looks_sleeping = _looks(running), _looks(sleeping)
     if thread is None or looks_sleeping == 0:
@@ -131,7 +133,7 @@ def _waits(running: pd.DataFrame, sleeping: pd.DataFrame, thread: str | None) ->
         for (frame, waits), count in present.items()
     ]
     # What lies within the noise of the two kinds of windows is no wait.
-    found = sorted((share for share in shares if share[1] >= 0.05), key=lambda share: -share[1])
+    found = sorted((share for share in shares if share[1] >= least), key=lambda share: -share[1])
     return tuple(found[:_PLACES_SHOWN])
 
 

@@ -24,12 +24,6 @@ if TYPE_CHECKING:
     from spyreprof.trace.profiled import ProfiledStep
     from spyreprof_analyzers.engine_steps import EngineSteps
 
-# Unprofiled steps of the same shape that make a usual duration, and how near prompt tokens must be.
-MIN_USUAL_STEPS = 5
-# A profiled step stretched this much more than the least stretched one was disturbed by something else as well.
-DISTURBED = 1.5
-SHAPE_TOLERANCE = 0.1
-
 # Operators that do the work which a roofline speaks about.
 ROOFLINE_KINDS = ("matmul", "attention")
 
@@ -83,18 +77,20 @@ class StepSplit:
         return 1.0 - self.unassigned
 
 
-def phase_profile(steps: Iterable[ProfiledStep], unprofiled: EngineSteps) -> PhaseProfile | None:
+def phase_profile(steps: Iterable[ProfiledStep], unprofiled: EngineSteps, rules: RuleBook) -> PhaseProfile | None:
     """Add up profiled steps that were not disturbed; None when there are none.
 
     Args:
         steps: profiled steps of one phase.
         unprofiled: the window's other steps, for the usual duration of a step of the same shape.
+        rules: what is the same shape, and what is disturbed.
     """
-    usual = [(step, usual_step_ns(step, unprofiled)) for step in steps]
+    usual = [(step, usual_step_ns(step, unprofiled, rules)) for step in steps]
     # without the time that collectives blocked it nothing may be left of a step
     stretch = [(s.end_ns - s.start_ns) / ns for s, ns in usual if ns and s.end_ns > s.start_ns]
     least = min(stretch, default=0.0)
-    usual = [(s, ns) for s, ns in usual if not ns or (s.end_ns - s.start_ns) / ns <= DISTURBED * least]
+    limit = rules["SPY-GEN-003"].threshold("max_stretch_ratio") * least
+    usual = [(s, ns) for s, ns in usual if not ns or (s.end_ns - s.start_ns) / ns <= limit]
     chosen = [step for step, _ in usual]
     if not chosen:
         return None
@@ -135,13 +131,15 @@ def phase_profile(steps: Iterable[ProfiledStep], unprofiled: EngineSteps) -> Pha
     )
 
 
-def usual_step_ns(step: ProfiledStep, unprofiled: EngineSteps) -> int | None:
+def usual_step_ns(step: ProfiledStep, unprofiled: EngineSteps, rules: RuleBook) -> int | None:
     """Median duration of unprofiled steps with as many decodes and nearly as many prompt tokens."""
     if step.context_tokens is None or step.generation_requests is None:
         return None
-    near = np.abs(unprofiled.context_tokens - step.context_tokens) <= SHAPE_TOLERANCE * step.context_tokens
+    rule = rules["SPY-GEN-003"]
+    tolerance = rule.threshold("shape_tolerance") * step.context_tokens
+    near = np.abs(unprofiled.context_tokens - step.context_tokens) <= tolerance
     same = near & (unprofiled.generation_requests == step.generation_requests)
-    if int(same.sum()) < MIN_USUAL_STEPS:
+    if int(same.sum()) < rule.threshold("min_usual_steps"):
         return None
     return int(np.median(unprofiled.duration_ns[same]))
 

@@ -35,7 +35,7 @@ _HISTOGRAMS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 def what_was_seen(inputs: AnalysisInputs, rules: RuleBook, book: EvidenceBook) -> Diagnosis:
     """Everything but a verdict."""
-    stacks = process_stacks(inputs.stacks, inputs.recording_start_ns, inputs.recording_end_ns)
+    stacks = process_stacks(inputs.stacks, inputs.recording_start_ns, inputs.recording_end_ns, rules)
     found = (
         _usage(inputs, rules, book),
         _engine(inputs, rules, book),

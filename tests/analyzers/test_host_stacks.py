@@ -13,6 +13,7 @@ from spyreprof.rules import load_rules
 from spyreprof_analyzers.book import EvidenceBook
 from spyreprof_analyzers.host_stacks import ProcessStacks, describe, pid_of, process_stacks
 
+RULES = load_rules()
 S = 1_000_000_000
 WORKS, WAITS = False, True
 
@@ -47,14 +48,14 @@ def table(*windows: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 def seen(stacks: pd.DataFrame, start_s: int = 0, end_s: int = 1000, pid: int | None = 7) -> ProcessStacks:
-    found = process_stacks(stacks, start_s * S, end_s * S, pid)
+    found = process_stacks(stacks, start_s * S, end_s * S, RULES, pid)
     assert found is not None
     return found
 
 
 def finding(stacks: pd.DataFrame) -> tuple[Finding | None, EvidenceBook]:
     book = EvidenceBook()
-    return describe(seen(stacks), load_rules(), book, of="the process"), book
+    return describe(seen(stacks), RULES, book, of="the process"), book
 
 
 def test_the_busiest_thread_works_in_the_looks_that_found_it_running_in_no_waiting_function() -> None:
@@ -85,9 +86,9 @@ def test_only_windows_of_the_judged_time_and_process_count() -> None:
     )
     found = seen(stacks, 90, 200)
     assert (found.pid, found.working_share, found.functions) == (7, pytest.approx(0.25), ((3, 1.0),))
-    assert process_stacks(stacks, 90 * S, 200 * S, 99) is None
-    assert process_stacks(stacks, 500 * S, 600 * S, 7) is None
-    assert process_stacks(None, 0, S, 7) is None
+    assert process_stacks(stacks, 90 * S, 200 * S, RULES, 99) is None
+    assert process_stacks(stacks, 500 * S, 600 * S, RULES, 7) is None
+    assert process_stacks(None, 0, S, RULES, 7) is None
 
 
 def test_without_a_judged_process_the_one_that_worked_most_is_described() -> None:
@@ -102,6 +103,19 @@ def test_windows_cut_short_do_not_count_where_there_are_whole_ones() -> None:
     alone = seen(table(cut))
     assert alone.cut_short
     assert alone.working_share == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("others", "named"), [(99, True), (100, False)])
+def test_a_function_is_named_from_a_hundredth_of_the_work_on(others: int, named: bool) -> None:
+    found = seen(table(window(0, 200, {("main", 1): (others, WORKS), ("main", 2): (1, WORKS)})))
+    assert (2 in [frame for frame, _ in found.functions]) is named
+
+
+@pytest.mark.parametrize(("looks", "waits"), [(5, True), (4, False)])
+def test_a_place_is_one_where_a_thread_waits_from_a_twentieth_of_the_looks_on(looks: int, waits: bool) -> None:
+    running = window(0, 100, {("main", 1): (50, WORKS)})
+    sleeping = window(10, 100, {("main", 1): (50, WORKS), ("main", 2): (looks, WAITS)}, with_sleeping=True)
+    assert bool(seen(table(running, sleeping)).waits) is waits
 
 
 def test_a_process_that_only_sleeps_has_no_function_to_name() -> None:
