@@ -184,7 +184,7 @@ def late_rank(context: Context) -> Finding | None:
     )
 
 
-def open_questions(facts: Facts, accelerator_calls: bool, book: EvidenceBook) -> None:
+def link_questions(facts: Facts, accelerator_calls: bool, book: EvidenceBook) -> None:
     """Say what about communication was not judged."""
     found = facts.communication
     if found is not None and found.reason is not None:

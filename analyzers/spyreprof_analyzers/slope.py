@@ -36,6 +36,8 @@ REWEIGHTINGS = 8
 REWEIGHTINGS_PER_DRAW = 2
 BOOTSTRAPS = 40
 BLOCK_STEPS = 25
+# Idle time longer than this many median steps is no part of an engine's cycle.
+IDLE_GAP_STEPS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,12 @@ def cycle_ns(steps: EngineSteps, idle_gap_ns: int) -> NDArray[np.int64]:
     short = gap <= idle_gap_ns
     usual = int(np.median(gap[short])) if short.any() else 0
     return steps.duration_ns + np.where(short, np.maximum(gap, 0), usual)
+
+
+def usual_cycle_ns(steps: EngineSteps) -> NDArray[np.int64]:
+    """Cycle time of each step, in which only short gaps count as the engine's own."""
+    median_ns = int(np.median(steps.duration_ns)) if len(steps) else 0
+    return cycle_ns(steps, IDLE_GAP_STEPS * median_ns)
 
 
 def fit_step_model(steps: EngineSteps, cycles_ns: NDArray[np.int64], rules: RuleBook) -> StepModel | None:
