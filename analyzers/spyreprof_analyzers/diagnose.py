@@ -166,7 +166,7 @@ def _facts(
         prefix_hit_ratio=hit_ratio,
         compilation=compilation(steps, inputs.compiles, wall),
         engines=_engines(inputs, ranks),
-        sampled=process_stacks(inputs.stacks, window.start_ns, window.end_ns, pid_of(ranks.judged)),
+        sampled=process_stacks(inputs.stacks, window.start_ns, window.end_ns, rules, pid_of(ranks.judged)),
         overlap_share=wall.overlap_ns / max(int(steps.duration_ns.sum()), 1),
         finished=inputs.finished,
         device_kind=inputs.device_kind,
