@@ -3,6 +3,7 @@
     python bench/scenarios.py --seed 1 --draws 60           every scenario four times, about 80 minutes
     python bench/scenarios.py --seed 1 --draws 60 --resume  the rest, after an interruption
     python bench/scenarios.py --defaults --repeat 3         the scenarios as they come, with fresh seeds
+    python bench/scenarios.py --seed 1 --draws 60 --again   judge the same recordings anew, after a change of rules
     python bench/scenarios.py --seed 1 --dry-run            only print the commands
 
 Model size, lengths, load and limits are drawn from the seed, within ranges in which physics fixes the answer
@@ -162,8 +163,8 @@ def commands(draw: Draw, folder: Path, load_seconds: float) -> tuple[list[str], 
 
 
 def run(draw: Draw, folder: Path, load_seconds: float) -> Outcome:
-    """Record and report one run; what both print on stderr is kept beside the recording."""
-    record, report = commands(draw, folder, load_seconds)
+    """Record and judge one run; what both print on stderr is kept beside the recording."""
+    record, _ = commands(draw, folder, load_seconds)
     # A folder of its own: the recorder picks result files up from where the program runs.
     work_folder = folder / draw.name
     for left_over in (work_folder, Path(record[record.index("--out") + 1])):
@@ -173,21 +174,31 @@ def run(draw: Draw, folder: Path, load_seconds: float) -> Outcome:
     started_s = time.perf_counter()
     with (folder / f"{draw.name}.log").open("w") as log:
         recorded = subprocess.run(record, cwd=work_folder, stdout=log, stderr=log, check=False)
+    if recorded.returncode != 0:
+        return failed(draw, f"record ended with {recorded.returncode}", time.perf_counter() - started_s)
+    return judged(draw, folder, started_s)
+
+
+def judged(draw: Draw, folder: Path, started_s: float) -> Outcome:
+    """Judge the recording of a run; `started_s` is when the run, or its judging alone, began."""
+    _, report = commands(draw, folder, 0.0)
+    with (folder / f"{draw.name}.log").open("a") as log:
         reported = subprocess.run(report, stdout=subprocess.PIPE, stderr=log, check=False)
     wall_s = time.perf_counter() - started_s
-    failure = None
-    if recorded.returncode != 0:
-        failure = f"record ended with {recorded.returncode}"
-    elif reported.returncode != 0:
-        failure = f"report ended with {reported.returncode}"
-    else:
-        try:
-            totals = engine_totals(draw, work_folder)
-            failure = broken_premise(draw.scenario, totals)
-            if failure is None:
-                return read_report(draw, json.loads(reported.stdout), totals, wall_s)
-        except (ValueError, KeyError, TypeError) as fault:
-            failure = f"report.json: {type(fault).__name__} {fault}"
+    if reported.returncode != 0:
+        return failed(draw, f"report ended with {reported.returncode}", wall_s)
+    try:
+        totals = engine_totals(draw, folder / draw.name)
+        failure = broken_premise(draw.scenario, totals)
+        return (
+            failed(draw, failure, wall_s) if failure else read_report(draw, json.loads(reported.stdout), totals, wall_s)
+        )
+    except (ValueError, KeyError, TypeError) as fault:
+        return failed(draw, f"report.json: {type(fault).__name__} {fault}", wall_s)
+
+
+def failed(draw: Draw, failure: str, wall_s: float) -> Outcome:
+    """A run of which nothing was said."""
     unknown = (None, None, None, None, None)
     return Outcome(draw.name, draw.scenario, draw.seed, draw.options, "failed", *unknown, wall_s, failure=failure)
 
@@ -258,6 +269,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--load-seconds", type=float, default=60.0, metavar="S", help="load of each run; default 60")
     parser.add_argument("--out", type=Path, metavar="DIR", help="default: scenarios-seedN in this folder")
     parser.add_argument("--resume", action="store_true", help="go on in a folder that holds results of the same draws")
+    parser.add_argument("--again", action="store_true", help="judge the recordings of an earlier call anew")
     parser.add_argument("--dry-run", action="store_true", help="print the commands, run nothing")
     return parser.parse_args()
 
@@ -284,6 +296,18 @@ def still_to_run(draws: list[Draw], done: list[Outcome]) -> list[Draw] | None:
     return list(left.values())
 
 
+def judge_again(draws: list[Draw], folder: Path) -> int:
+    """Judge what an earlier call recorded with the analyzers of today; its results file stays as it is."""
+    print(HEADER, flush=True)
+    outcomes: list[Outcome] = []
+    for draw in draws:
+        if (folder / f"{draw.name}.spyreprof").is_dir():
+            outcomes.append(judged(draw, folder, time.perf_counter()))
+            print(row(outcomes[-1]), flush=True)
+    print(summarise(outcomes), flush=True)
+    return 0 if good_enough(Counter(outcome.result for outcome in outcomes)) else 1
+
+
 def main() -> int:
     """Run, print, count."""
     options = parse_options()
@@ -297,6 +321,8 @@ def main() -> int:
             for command in commands(draw, folder, options.load_seconds):
                 print(shlex.join(command))
         return 0
+    if options.again:
+        return judge_again(draws, folder)
     results_path = folder / "results.jsonl"
     if results_path.exists() and not options.resume:
         print(f"scenarios.py: {folder} holds results already; --resume, or choose another --out", file=sys.stderr)

@@ -274,6 +274,20 @@ def test_a_run_that_cannot_be_recorded_is_failed_and_not_forgotten(
     assert (outcome.result, outcome.failure) == ("failed", "record ended with 7")
 
 
+def test_recordings_are_judged_again_without_being_made_again(
+    scenarios: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = json.dumps(report("queue_bound", "high", (), ("SPY-QUE-001",)))
+    judge = [sys.executable, "-c", f"print({said!r})"]
+    monkeypatch.setattr(scenarios, "commands", lambda *_: (["no-such-program"], judge))
+    monkeypatch.setattr(scenarios, "engine_totals", lambda *_: TOTALS)
+    (tmp_path / "00-queue.spyreprof").mkdir()
+    draws = [scenarios.Draw(number, "queue", 1, {}) for number in range(2)]
+    assert scenarios.judge_again(draws, tmp_path) == 0
+    assert "1 runs: 1 right" in capsys.readouterr().out
+    assert not (tmp_path / "results.jsonl").exists()
+
+
 def test_a_dry_run_prints_commands_and_runs_nothing(tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPT), "--dry-run", "--draws", "3", "--scenario", "queue"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
