@@ -84,7 +84,7 @@ def diagnose(inputs: AnalysisInputs, rules: RuleBook, targets: Targets) -> Diagn
     everything = ranks.steps.get(ranks.judged, everything)
     inputs = _of_engine(inputs, ranks)
     window = steady_window(everything, inputs, rules)
-    steps = _steps_of(everything, window, inputs)
+    steps = _steps_of(everything, window, inputs, rules)
     profiles = phase_profiles(inputs, steps, ranks, rules)
     facts = _facts(inputs, everything, window, profiles, ranks, rules, book)
     verdict = decide(facts, rules, book)
@@ -111,7 +111,7 @@ def _facts(
     rules: RuleBook,
     book: EvidenceBook,
 ) -> Facts:
-    steps = _steps_of(everything, window, inputs)
+    steps = _steps_of(everything, window, inputs, rules)
     seen = gauges(inputs.counters, inputs.polls, inputs.recording_end_ns)
     in_span = seen.within(window) if seen is not None else None
     log = request_log(inputs.requests)
@@ -145,7 +145,7 @@ def _facts(
         decode_steps=steps.of_phase(DECODE),
         wall=wall,
         budget=budget,
-        shares=shares_of(wall, budget, steps),
+        shares=shares_of(wall, budget, steps, rules),
         bounds=bounds,
         peaks=peaks,
         admission=admission(steps, in_span, inputs.settings, prompt_tokens, rules) if in_span is not None else None,
@@ -186,10 +186,10 @@ def _calls_of_accelerator(inputs: AnalysisInputs) -> bool:
     return calls is not None and inputs.device_kind != "cpu" and bool((calls["size"] > 1).any())
 
 
-def _steps_of(everything: EngineSteps, window: SteadyWindow, inputs: AnalysisInputs) -> EngineSteps:
+def _steps_of(everything: EngineSteps, window: SteadyWindow, inputs: AnalysisInputs, rules: RuleBook) -> EngineSteps:
     """Steps that lie in the window and outside of profiler pauses."""
     inside = (everything.start_ns >= window.start_ns) & (everything.end_ns <= window.end_ns)
-    return with_unsplit_unknown(everything.where(inside & everything.clear_of(inputs.pauses)))
+    return with_unsplit_unknown(everything.where(inside & everything.clear_of(inputs.pauses)), rules)
 
 
 def _of_engine(inputs: AnalysisInputs, ranks: Ranks) -> AnalysisInputs:

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 Side = Literal["prefill", "decode"]
 
 BYTES_PER_ELEMENT = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "float8_e4m3fn": 1}
-MIN_DECODE_STEPS_TO_SPLIT = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +130,14 @@ class Facts:
         return self.preemptions.recomputed.share * self.shares.prefill
 
 
-def with_unsplit_unknown(steps: EngineSteps) -> EngineSteps:
+def with_unsplit_unknown(steps: EngineSteps, rules: RuleBook) -> EngineSteps:
     """The same steps, with mixed ones of which neither counts nor decode steps tell prefill's part as unknown."""
-    if len(steps.of_phase(DECODE)) >= MIN_DECODE_STEPS_TO_SPLIT:
+    if len(steps.of_phase(DECODE)) >= rules["SPY-GEN-001"].threshold("min_decode_steps"):
         return steps
     return replace(steps, phase=np.where((steps.phase == MIXED) & ~steps.counted, UNKNOWN_PHASE, steps.phase))
 
 
-def mixed_prefill_ratio(steps: EngineSteps) -> float:
+def mixed_prefill_ratio(steps: EngineSteps, rules: RuleBook) -> float:
     """Share of mixed-step time that prefill is answerable for.
 
     The decodes of a mixed step would have taken a decode step of their own; what goes beyond the median decode step
@@ -149,17 +148,17 @@ def mixed_prefill_ratio(steps: EngineSteps) -> float:
         return 0.0
     decode = steps.of_phase(DECODE)
     time_ns = int(mixed.duration_ns.sum())
-    if len(decode) >= MIN_DECODE_STEPS_TO_SPLIT:
+    if len(decode) >= rules["SPY-GEN-001"].threshold("min_decode_steps"):
         alone = np.minimum(mixed.duration_ns, int(np.median(decode.duration_ns)))
         return 1.0 - int(alone.sum()) / max(time_ns, 1)
     context, generation = int(mixed.context_tokens.sum()), int(mixed.generation_tokens.sum())
     return context / max(context + generation, 1)
 
 
-def shares_of(wall: WallTime, budget: TimeBudget, steps: EngineSteps) -> Shares:
+def shares_of(wall: WallTime, budget: TimeBudget, steps: EngineSteps, rules: RuleBook) -> Shares:
     """Shares of the window by what somebody could act on."""
     length = max(wall.judged_ns, 1)
-    ratio = mixed_prefill_ratio(steps)
+    ratio = mixed_prefill_ratio(steps, rules)
     mixed = wall.phase_ns["mixed"]
     return Shares(
         prefill=(wall.phase_ns["prefill"] + mixed * ratio) / length,
@@ -187,7 +186,8 @@ class Floors:
 
 def floors(side: Side, steps: EngineSteps, parameters: ModelFacts, peaks: Peaks, rules: RuleBook) -> Floors:
     """Both floors of one side of the window's steps; mixed steps, sized by their prompt tokens, are prefill's."""
-    codes, enough = ((DECODE,), MIN_DECODE_STEPS_TO_SPLIT) if side == "decode" else ((PREFILL, MIXED), 1)
+    least = rules["SPY-GEN-001"].threshold("min_decode_steps")
+    codes, enough = ((DECODE,), least) if side == "decode" else ((PREFILL, MIXED), 1)
     chosen = steps.where(np.isin(steps.phase, codes))
     if parameters.parameter_bytes is None or len(chosen) < enough:
         return Floors(None, None)
