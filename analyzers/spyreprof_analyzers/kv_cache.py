@@ -89,7 +89,9 @@ def recompute(context: Context) -> Finding | None:
                 "what preemption costs",
                 seen.reason
                 or "requests were preempted, but step rows and prompt counters do not show what was computed again",
-                "poll /metrics of the engine through the whole run",
+                "poll /metrics of the engine through the whole run"
+                if seen.reason is None
+                else "record a load whose requests run to their end, with a load generator that writes its result",
             )
         return None
     if seen.count < rule.threshold("min_preemptions") or lost < rule.materiality_share:
