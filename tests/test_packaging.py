@@ -29,7 +29,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 def test_the_wheel_holds_every_source_and_data_file(wheel: zipfile.ZipFile) -> None:
     packed = set(wheel.namelist())
-    plug_ins = {"spyreprof_collectors": "collectors", "spyreprof_agent": "collectors", "spyreprof_analyzers": "analyzers"}
+    plug_ins = {
+        "spyreprof_collectors": "collectors",
+        "spyreprof_agent": "collectors",
+        "spyreprof_analyzers": "analyzers",
+    }
     roots = {"spyreprof": ROOT, **{package: ROOT / folder for package, folder in plug_ins.items()}}
     missing = [
         name
