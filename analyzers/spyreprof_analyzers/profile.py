@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spyreprof_analyzers.engine_steps import UNKNOWN
+from spyreprof.units import format_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -233,8 +233,10 @@ def unlike(steps: list[ProfiledStep], unprofiled: EngineSteps, rules: RuleBook) 
         sizes = unprofiled.generation_requests
     like = (sizes >= shown / ratio) & (sizes <= shown * ratio)
     share = int(unprofiled.duration_ns[like].sum()) / max(int(unprofiled.duration_ns.sum()), 1)
-    if share >= rule.threshold("min_like_share"):
+    needed = rule.threshold("min_like_share")
+    if share >= needed:
         return None
-    known = sizes[sizes != UNKNOWN]
-    usual = f"usually {float(np.median(known)):g}" if len(known) else "an unknown number"
-    return f"the profiled steps held {shown:g} {what}, the window's {usual}: they do not speak for it"
+    return (
+        f"the profiled steps held {shown:g} {what}; steps like them took {format_share(share)} of this phase's time, "
+        f"and {format_share(needed)} is needed: they do not speak for it"
+    )
