@@ -124,7 +124,10 @@ def _waits(
 ) -> tuple[tuple[int, float], ...]:
     """Where a thread waits: how much more often it is found in a place than found running there."""
     looks_running, looks_sleeping = _looks(running), _looks(sleeping)
-    if thread is None or looks_sleeping == 0:
+    if thread is None and len(sleeping):
+        # nobody worked: the thread that is there most is as good as any
+        thread = str(sleeping.groupby("thread")["count"].sum().idxmax())
+    if thread is None or looks_sleeping == 0 or looks_running == 0:
         return ()
     present = sleeping[sleeping["thread"] == thread].groupby(["frame", "waiting"])["count"].sum()
     worked = running[(running["thread"] == thread) & ~running["waiting"].fillna(True)].groupby("frame")["count"].sum()

@@ -32,7 +32,7 @@ class Trouble:
 
 
 def explain(messages: str, pid: int, version: str | None, python: str | None) -> Trouble:
-    """Read what py-spy left on stderr.
+    """Read what py-spy said.
 
     Args:
         messages: the end of it, possibly empty.

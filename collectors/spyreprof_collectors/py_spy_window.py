@@ -1,8 +1,9 @@
 """One run of py-spy over one process: started, drained, ended, read. Nothing here waits long, and nothing raises.
 
-py-spy stands in a session of its own, or where that cannot be had in a process group of its own, so that no signal of
-the terminal or of the program's group reaches it. Its output comes through pipes, so that nothing but what we take
-lands on the disk. Its end is the end of its output: the launcher may collect its exit status at any time.
+What it says goes to stdout or stderr, as it likes, and its result to a descriptor of its own, so that neither is taken
+for the other; all of it through pipes, so that nothing but what we take lands on the disk. It stands in a session of its
+own, or where that cannot be had in a process group of its own, so that no signal of the terminal or of the program's
+group reaches it. Its end is the end of its output: the launcher may collect its exit status at any time.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ _EXIT_PATIENCE_S = 1.0
 _PATIENCE_S = 0.02
 _MAX_STACKS = 2_000
 _MAX_DEPTH = 64
-_FIRST_AFTER_STREAMS = 3
+# Where py-spy finds the pipe for its result; ours lie above.
+_RESULT = 3
+_FIRST_OF_OURS = 4
 _THREAD = re.compile(r"thread \((0x[0-9A-Fa-f]+|\d+)\)")
 _FRAME = re.compile(r"(.+) \((.+)\)", re.DOTALL)
 _ERRORS = re.compile(r"Errors: (\d+)")
@@ -40,6 +43,8 @@ _ERRORS = re.compile(r"Errors: (\d+)")
 _STARTED = b"Sampling process"
 _WRITTEN = "Wrote raw"
 _BEHIND = "behind in sampling"
+# What it says when it is asked to end, or its process ends, before the time is over.
+_STOPPED = "Stopped sampling"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +87,14 @@ class Window:
         argv = [
             request.executable, "record", "--nonblocking", "--pid", str(request.pid), "--rate", str(request.rate_hz),
             "--duration", str(request.duration_s), "--format", "raw", "--threads", "--nolineno", "--full-filenames",
-            "--output", "/proc/self/fd/1", *(["--idle"] if request.with_sleeping else []),
+            "--output", f"/proc/self/fd/{_RESULT}", *(["--idle"] if request.with_sleeping else []),
         ]  # fmt: skip
-        out_read, out_write = _pipe()
+        result_read, result_write = _pipe()
         try:
-            err_read, err_write = _pipe()
+            said_read, said_write = _pipe()
         except OSError:
-            os.close(out_read)
-            os.close(out_write)
+            os.close(result_read)
+            os.close(result_write)
             raise
 
         def start(**apart: Any) -> int:
@@ -99,8 +104,9 @@ class Window:
                 dict(environment),
                 file_actions=(
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                    (os.POSIX_SPAWN_DUP2, out_write, 1),
-                    (os.POSIX_SPAWN_DUP2, err_write, 2),
+                    (os.POSIX_SPAWN_DUP2, said_write, 1),
+                    (os.POSIX_SPAWN_DUP2, said_write, 2),
+                    (os.POSIX_SPAWN_DUP2, result_write, _RESULT),
                 ),
                 # The launcher blocks signals; py-spy must hear the one that asks for its results.
                 setsigmask=(),
@@ -115,17 +121,17 @@ class Window:
                 # Not implemented: a Python built for a glibc before 2.26, as portable builds are.
                 pid = start(setpgroup=0)
         except OSError:
-            os.close(out_read)
-            os.close(err_read)
+            os.close(result_read)
+            os.close(said_read)
             raise
         finally:
-            os.close(out_write)
-            os.close(err_write)
+            os.close(result_write)
+            os.close(said_write)
         window = cls(request, pid, time.monotonic_ns())
         # A process id may come back; a handle does not. Older kernels have none.
         with contextlib.suppress(OSError, AttributeError):
             window._handle = os.pidfd_open(pid)
-        window._pipes = {out_read: window._output, err_read: window._messages}
+        window._pipes = {result_read: window._output, said_read: window._messages}
         for pipe in window._pipes:
             os.set_blocking(pipe, False)
         return window
@@ -164,7 +170,7 @@ class Window:
 
     @property
     def messages(self) -> str:
-        """The end of what it said on stderr."""
+        """The end of what it said."""
         return self._messages.decode("utf-8", "replace")
 
     @property
@@ -200,7 +206,7 @@ class Window:
             "errors": errors,
             "rate_hz": request.rate_hz,
             "sleeping": request.with_sleeping,
-            "complete": lasted_s >= request.duration_s,
+            "complete": _STOPPED not in self.messages,
             "frames": [list(frame) for frame in frames],
             "threads": [
                 # Its id in the kernel; before Python 3.11 only its address is known.
@@ -299,7 +305,7 @@ def _pipe() -> tuple[int, int]:
     lifted: list[int] = []
     try:
         for end in ends:
-            lifted.append(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, _FIRST_AFTER_STREAMS))
+            lifted.append(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, _FIRST_OF_OURS))
     except OSError:
         for end in lifted:
             os.close(end)

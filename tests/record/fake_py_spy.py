@@ -1,4 +1,7 @@
-"""A stand-in for py-spy that says and does what a test wants."""
+"""A stand-in for py-spy that says and does what a test wants.
+
+As the real one (0.4.3) it tells its progress on stdout, its errors on stderr, and writes its result where `--output` says.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ import sys
 from pathlib import Path
 
 STARTED = "py-spy> Sampling process 50 times a second for 8 seconds. Press Control-C to exit.\n"
-WRITTEN = "py-spy> Wrote raw flamegraph data to '/proc/self/fd/1'. Samples: 60 Errors: 4\n"
+STOPPED = "py-spy> Stopped sampling because Control-C pressed\n"
+WRITTEN = "py-spy> Wrote raw flamegraph data to '/proc/self/fd/3'. Samples: 60 Errors: 4\n"
 LIBRARY = "/usr/lib/python3.11"
 STACKS = (
     f"thread (11): MainThread;<module> (/home/someone/serve.py);Linear.forward "
@@ -31,8 +35,11 @@ def install(folder: Path, body: str) -> Path:
         "with open(os.path.join(os.path.dirname(sys.argv[0]), 'calls'), 'a') as calls:\n"
         "    calls.write(f'{os.getpid()} {os.getsid(0)} {pid} {\" \".join(argv)}\\n')\n"
         "def say(text):\n"
-        "    sys.stderr.write(text)\n"
-        "    sys.stderr.flush()\n" + body + "\n"
+        "    sys.stdout.write(text)\n"
+        "    sys.stdout.flush()\n"
+        "def result(text):\n"
+        "    with open(argv[argv.index('--output') + 1], 'w') as output:\n"
+        "        output.write(text)\n" + body + "\n"
     )
     path.chmod(0o755)
     return path
@@ -46,9 +53,9 @@ def calls(folder: Path) -> list[str]:
 
 def results(stacks: str = STACKS) -> str:
     """The body of one that succeeds at once."""
-    return f"say({STARTED!r})\nsys.stdout.write({stacks!r})\nsay({WRITTEN!r})"
+    return f"say({STARTED!r})\nresult({stacks!r})\nsay({WRITTEN!r})"
 
 
 def fails(*lines: str) -> str:
     """The body of one that ends with these lines on stderr."""
-    return f"say({chr(10).join(lines) + chr(10)!r})\nraise SystemExit(1)"
+    return f"sys.stderr.write({chr(10).join(lines) + chr(10)!r})\nraise SystemExit(1)"

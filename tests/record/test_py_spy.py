@@ -312,19 +312,20 @@ def test_one_that_hangs_is_killed_and_told_of(tmp_path: Path, sleeper: int, monk
 
 
 def test_garbage_is_no_stack(tmp_path: Path, sleeper: int) -> None:
-    garbage = "sys.stdout.buffer.write(os.urandom(100000) + b'\\nthread (x);a (b) 3\\nthread (1);nothing 2\\n')"
+    lines = b"\nthread (x);a (b) 3\nthread (1);nothing 2\n"
+    garbage = f"open(argv[argv.index('--output') + 1], 'wb').write(os.urandom(100000) + {lines!r})"
     sampling = Sampling(tmp_path, garbage, Chosen([sleeper]))
     sampling.until(sampling.has_given_up, "the end of trying")
     assert not sampling.rows
     assert "without a word" in str(sampling.state.reason)
 
 
-@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+@pytest.mark.parametrize("stream", ["sys.stdout", "sys.stderr", "open(argv[argv.index('--output') + 1], 'w')"])
 def test_one_that_writes_without_end_is_ended(
     tmp_path: Path, sleeper: int, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(py_spy_window, "MAX_OUTPUT_BYTES", 1 << 20)
-    endless = f"while True: sys.{stream}.write('thread (1);f (g.py) 1\\n' * 1000)"
+    endless = f"stream = {stream}\nwhile True: stream.write('thread (1);f (g.py) 1\\n' * 1000)"
     sampling = Sampling(tmp_path, endless, Chosen([sleeper]))
     sampling.until(lambda: "wrote more than 1 MB" in str(sampling.state.reason), "being ended")
     sampling.collector.finish()
@@ -342,7 +343,7 @@ def test_nothing_is_left_behind_though_it_ignores_every_request(tmp_path: Path, 
 
 
 def test_one_that_closes_its_output_and_lives_on_is_not_left_behind(tmp_path: Path, sleeper: int) -> None:
-    daemon = fake_py_spy.results() + "\nsys.stdout.close(); os.close(2); os.close(1); time.sleep(600)"
+    daemon = fake_py_spy.results() + "\nsys.stdout.close(); [os.close(stream) for stream in (1, 2, 3)]; time.sleep(600)"
     sampling = Sampling(tmp_path, daemon, Chosen([sleeper]))
     sampling.until(lambda: sampling.shard.rows, "a window")
     sampling.collector.finish()
@@ -373,7 +374,9 @@ def test_after_the_end_no_further_window_opens(tmp_path: Path, sleeper: int) -> 
 def test_what_it_has_when_the_program_ends_is_kept(tmp_path: Path, sleeper: int) -> None:
     waits = (
         "def stop(*_):\n"
-        f"    sys.stdout.write({fake_py_spy.STACKS!r}); say({fake_py_spy.WRITTEN!r}); raise SystemExit\n"
+        f"    result({fake_py_spy.STACKS!r})\n"
+        f"    say({fake_py_spy.STOPPED + fake_py_spy.WRITTEN!r})\n"
+        "    raise SystemExit\n"
         "signal.signal(signal.SIGINT, stop)\n"
         f"say({fake_py_spy.STARTED!r})\n"
         "time.sleep(600)"
@@ -580,7 +583,7 @@ def test_the_program_ends_as_without_py_spy(tmp_path: Path, body: str) -> None:
     assert (done.returncode, done.stdout) == (7, b"output\n")
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     (state,) = [entry for entry in manifest["collectors"] if entry["name"] == "stacks"]
-    assert state["state"] == ("ok" if "stdout" in body else "unavailable"), state
+    assert state["state"] == ("ok" if "result(" in body.replace("def result(", "") else "unavailable"), state
     assert (b"No stacks sampled: " in done.stderr) == (state["state"] == "unavailable")
     helpers = [int(line.split()[0]) for line in fake_py_spy.calls(folder)]
     assert helpers
@@ -656,12 +659,33 @@ time.sleep(600)
 """
 
 
-def test_the_real_py_spy_tells_work_from_waiting(tmp_path: Path) -> None:
+def real_py_spy() -> str:
     _, trouble = py_spy_probe.probe(sys.executable, None)
     if trouble is not None:
         pytest.skip(f"py-spy cannot read a child here: {trouble.reason}")
     executable = py_spy.find(os.environ.get("PATH"))
     assert executable is not None
+    return executable
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_the_real_py_spy_finds_nobody_at_work_in_a_process_that_sleeps(sleeper: int, interrupted: bool) -> None:
+    request = py_spy_window.Request(real_py_spy(), sleeper, 50, 60 if interrupted else 2, with_sleeping=False)
+    window = py_spy_window.Window.open(request, os.environ)
+    if interrupted:
+        wait_until(lambda: window.advance() or "Sampling process" in window.messages, "the first look")
+        time.sleep(0.5)
+        window.interrupt()
+    wait_until(window.advance, "the end of the window")
+    row: Any = window.row()
+    assert row is not None, window.messages
+    assert row["threads"] == []
+    assert row["samples"] > 0
+    assert row["complete"] is not interrupted
+
+
+def test_the_real_py_spy_tells_work_from_waiting() -> None:
+    executable = real_py_spy()
     stacks = pytest.importorskip("spyreprof.recording.stacks")
     child = subprocess.Popen([sys.executable, "-c", THREADS], stdout=subprocess.PIPE)
     try:
