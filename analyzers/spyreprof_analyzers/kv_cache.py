@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from spyreprof.findings import Advice, ExpectedChange, Finding
-from spyreprof.units import format_share
+from spyreprof.units import NS_PER_S, format_share
 from spyreprof_analyzers.advice import QUEUE_TIME, kv_fit, latency_price, throughput_change, usual_length
 from spyreprof_analyzers.facts import cite_blocked
 from spyreprof_analyzers.prediction import predict_step
@@ -166,9 +166,15 @@ def _more_blocks(facts: Facts, rules: RuleBook) -> Advice | None:
 
 
 def _smaller_batch(facts: Facts, lost: float, rules: RuleBook) -> Advice | None:
-    """A cap that lets in only as many as the cache holds to their end; None where that is not known or no cut."""
+    """A cap that lets in only as many as the cache holds to their end.
+
+    None where that is not known or no cut, and where the smaller batch is not predicted to bring more than it loses.
+    """
     cap, fits = facts.settings.max_num_seqs, kv_fit(facts, rules)
     if cap is None or fits is None or not 1 <= fits < cap:
+        return None
+    gain = _gain_without_recompute(facts, fits, lost, rules)
+    if gain is None or gain.high is None or gain.high <= 0:
         return None
     return Advice(
         id="max_num_seqs_to_fit",
@@ -176,14 +182,35 @@ def _smaller_batch(facts: Facts, lost: float, rules: RuleBook) -> Advice | None:
         from_=cap,
         to=fits,
         from_origin="measured",
-        expected=(
-            ExpectedChange(
-                metric="output tokens/s", direction="up", low=0.0, high=lost / max(1.0 - lost, 0.1),
-                note="at most what recomputation took; a smaller batch shares each step with fewer requests",
-            ),
-        ),
+        expected=(gain,),
         pays=(ExpectedChange(metric="queue time", direction="up", note="requests wait outside instead of inside"),),
         preconditions=("more KV memory does the same without a smaller batch",),
         test_arguments=f"--max-num-seqs {fits}",
         refuted_if="vllm:num_preemptions still rises, or output tokens per second fall",
+    )
+
+
+def _gain_without_recompute(facts: Facts, fits: int, lost: float, rules: RuleBook) -> ExpectedChange | None:
+    """Output tokens per second with at most `fits` requests in a step and nothing computed again.
+
+    Recomputation gives its time back; the same tokens take more steps where the batch was larger. None where the step
+    of that size is not predicted.
+    """
+    decode = facts.decode_steps.where(facts.decode_steps.counted)
+    then = predict_step(facts, fits, rules)
+    tokens = int(decode.generation_tokens.sum())
+    if then is None or tokens == 0:
+        return None
+    per_request = tokens / max(int(decode.generation_requests.sum()), 1)
+    token_s_now = int(decode.duration_ns.sum()) / NS_PER_S / tokens
+
+    def gain(step_s: float) -> float:
+        slower = step_s / (fits * per_request) / token_s_now
+        # at least as slow as now where the batch was no larger anyway
+        return 1.0 / max(1.0 - lost + facts.shares.decode * (max(slower, 1.0) - 1.0), 0.1) - 1.0
+
+    return ExpectedChange(
+        metric="output tokens/s", direction="up",
+        low=gain(then.seconds * (1.0 + then.band)), high=gain(then.seconds * (1.0 - then.band)),
+        note=f"recomputation gone, decode steps of at most {fits} requests; step time from {then.basis}",
     )  # fmt: skip

@@ -78,7 +78,8 @@ def spell_change(change: ExpectedChange) -> str:
         amount = f"{change.direction}, amount not predicted"
     else:
         low, high = _signed(change.low, change.direction), _signed(change.high, change.direction)
-        amount = f"{low * 100:+.0f} % to {high * 100:+.0f} %"
+        ends = dict.fromkeys(f"{end * 100:+.0f} %" for end in (low, high))
+        amount = " to ".join(ends)
     note = f"; {change.note}" if change.note else ""
     return f"{change.metric} {amount} ({ORIGIN_TAGS[change.origin]}){note}"
 

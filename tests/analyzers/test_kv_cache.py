@@ -142,7 +142,35 @@ def test_what_was_computed_again_is_found_from_counters_and_step_rows() -> None:
     found = finding(diagnosis, "SPY-KVC-002")
     assert found.phase == "prefill"
     assert 0 < found.share < 1
-    assert found.advice[0].to < found.advice[0].from_
+
+
+def costs(fixed_ms: int, per_request_ms: int, per_context_token_ms: int) -> Engine:
+    return Engine(
+        fixed_ns=fixed_ms * MS,
+        per_request_ns=per_request_ms * MS,
+        per_context_token_ns=per_context_token_ms * MS,
+        kv_tokens=240,
+        reserve_output=False,
+    )
+
+
+def gain_when_tried(engine: Engine, max_num_seqs: int) -> float:
+    return crowd(engine).end_ns / crowd(replace(engine, max_num_seqs=max_num_seqs)).end_ns - 1.0
+
+
+@pytest.mark.parametrize("engine", [costs(5, 5, 2), costs(2, 8, 1), costs(2, 8, 3), costs(10, 5, 1), costs(30, 3, 3)])
+def test_the_gain_of_a_smaller_batch_is_what_comes_when_it_is_tried(engine: Engine) -> None:
+    (advice,) = finding(diagnose(preempting(engine)), "SPY-KVC-002").advice
+    (gain,) = advice.expected
+    assert advice.to < advice.from_
+    assert gain.low <= gain_when_tried(engine, advice.to) <= gain.high
+
+
+def test_no_smaller_batch_is_advised_where_its_steps_lose_more_than_recomputation_took() -> None:
+    """Steps that hardly grow with the batch."""
+    engine = costs(50, 1, 1)
+    assert gain_when_tried(engine, 5) < -0.1
+    assert finding(diagnose(preempting(engine)), "SPY-KVC-002").advice == ()
 
 
 def test_tokens_from_the_prefix_cache_are_not_taken_for_computed() -> None:
