@@ -25,7 +25,7 @@ def open_questions(inputs: AnalysisInputs, facts: Facts, book: EvidenceBook) -> 
         book.leave_open(
             "where time inside a step goes",
             "the recording holds no profiler window",
-            "record without `--profile-window off`, long enough for 20 steps before the window",
+            "record steps that run torch, without `--profile-window off`, long enough for 20 steps before the window",
         )
     for resource, reason in facts.peaks.refused.items():
         book.leave_open(f"use of the {resource.replace('_', ' ')} peak", reason, "record again on a quiet machine")
@@ -33,7 +33,7 @@ def open_questions(inputs: AnalysisInputs, facts: Facts, book: EvidenceBook) -> 
         book.leave_open(
             "use of peaks",
             "no peak of this machine was measured",
-            "record without `--no-calibrate`",
+            "record steps that run torch, without `--no-calibrate`",
         )
     if facts.admission is None:
         book.leave_open(

@@ -134,7 +134,7 @@ def _engine(inputs: AnalysisInputs, rules: RuleBook, book: EvidenceBook) -> Find
                 continue
             mean, most = float(known.mean()), float(known.max())
             evidence += [
-                book.add(f"engine.{name}_{kind}", value, unit, "measured", n=len(known), source="/metrics gauges",
+                book.add(f"engine.{name}_{kind}", value, unit, "measured", source="/metrics gauges",
                          method=f"{kind} over time while the page answered")
                 for kind, value in (("mean", mean), ("max", most))
             ]  # fmt: skip

@@ -1,9 +1,9 @@
 """One run of py-spy over one process: started, drained, ended, read. Nothing here waits long, and nothing raises.
 
 What it says goes to stdout or stderr, as it likes, and its result to a descriptor of its own, so that neither is taken
-for the other; all of it through pipes, so that nothing but what we take lands on the disk. It stands in a session of its
-own, or where that cannot be had in a process group of its own, so that no signal of the terminal or of the program's
-group reaches it. Its end is the end of its output: the launcher may collect its exit status at any time.
+for the other; all of it through pipes, so that nothing but what we take lands on the disk. It stands in a session of
+its own, or else in a process group of its own, so that no signal of the terminal or of the program's group reaches it.
+Its end is the end of its output: the launcher may collect its exit status at any time.
 """
 
 from __future__ import annotations

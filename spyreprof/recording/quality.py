@@ -22,6 +22,7 @@ FAILED_WINDOWS = "windows_failed"
 YIELDED_WINDOWS = "windows_yielded"
 ENTRIES_LEFT_OUT = "entries_left_out"
 UNKNOWN_SHARDS = "unknown_shards"
+LOST_STEPS = "lost_steps"
 # Below this share of stolen time nothing that is measured here would change.
 _MATERIAL_STEAL_PERMILLE = 20
 
@@ -32,6 +33,7 @@ _COUNTED: tuple[tuple[str, str], ...] = (
     (shards.OVERLONG_LINES, "Lines that are too long, left out"),
     (shards.UNREADABLE_FILES, "Files that could not be read to their end"),
     (shards.UNKNOWN_ROWS, "Rows of an unknown kind, left out"),
+    (LOST_STEPS, "Steps that the recorder counted and that are not here"),
     (tables.UNKNOWN_STEP_NAMES, "Steps with an unknown name, left out"),
     (tables.DUPLICATE_STEPS, "Steps recorded twice, counted once"),
     (tables.BACKWARD_STEPS, "Steps that end before they begin, left out"),
@@ -96,6 +98,7 @@ def assess(
     counts[STOLEN_WINDOWS] = states["stolen"]
     counts[FAILED_WINDOWS] = states["failed"]
     counts[YIELDED_WINDOWS] = states["yielded"]
+    counts[LOST_STEPS] = _lost_steps(source, manifest)
     counts[ENTRIES_LEFT_OUT] = source.left_out
     counts[UNKNOWN_SHARDS] = sum(shard.kind not in layout.KINDS for shard in shards.all_shards(source))
     notes.extend(f"{name}: {counts[key]:,}." for key, name in _COUNTED if counts[key])
@@ -104,6 +107,12 @@ def assess(
         counts={key: count for key, count in sorted(counts.items()) if count},
         collectors=tuple(collector for collector in manifest.collectors if collector.state != "ok"),
     )
+
+
+def _lost_steps(source: Source, manifest: Manifest) -> int:
+    """Steps of the manifest's processes whose shard is gone."""
+    there = {shard.writer for shard in shards.find_shards(source, layout.KIND_STEPS)}
+    return sum(max(process.steps or 0, 0) for process in manifest.processes if process.writer not in there)
 
 
 def _signal_name(number: int) -> str:

@@ -15,6 +15,7 @@ LOST_PARTS: dict[str, str] = {
     "unreadable_files": "files of the recording could not be read to their end",
     "unreadable_bench_files": "result files of a load generator could not be read",
     "unreadable_calibrations": "calibration files could not be read",
+    "lost_steps": "steps that the recorder counted are missing",
     "lost_traces": "traces of profiler windows are missing, cut short or unreadable",
 }
 

@@ -1,6 +1,6 @@
 """A stand-in for py-spy that says and does what a test wants.
 
-As the real one (0.4.3) it tells its progress on stdout, its errors on stderr, and writes its result where `--output` says.
+As the real one (0.4.3) it tells progress on stdout, errors on stderr, and writes its result where `--output` says.
 """
 
 from __future__ import annotations

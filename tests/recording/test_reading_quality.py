@@ -36,6 +36,16 @@ def test_collectors_that_did_not_see_everything_keep_reason_and_remedy(tmp_path:
     assert (collector.name, collector.reason, collector.obtain) == ("metrics", "the page was cut", "raise the limit")
 
 
+def test_steps_whose_shard_was_removed_are_missed(tmp_path: Path) -> None:
+    builder = complete(tmp_path)
+    (shard,) = (Path(name) for name in builder.files if name.startswith("shards/steps-"))
+    writer = shard.stem.removeprefix("steps-")
+    builder.manifest["processes"] = [{"writer": writer, "steps": 1}, {"writer": "99-f", "steps": 260}]
+    quality = open_recording(builder.write()).quality
+    assert quality.counts == {"lost_steps": 260}
+    assert any(": 260" in note for note in quality.notes)
+
+
 def test_a_process_that_did_not_close_is_counted(tmp_path: Path) -> None:
     builder = complete(tmp_path).process("99-f", end_ns=None, pid=99)
     assert open_recording(builder.write()).quality.counts == {"processes_without_closing_row": 1}
