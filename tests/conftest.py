@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+# Shells start background jobs with Ctrl-C ignored, and children inherit that: tests of it must not depend on the shell.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A busy machine is slow; how long an example takes says nothing about the code.
 settings.register_profile("no deadline", deadline=None)
