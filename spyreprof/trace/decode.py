@@ -14,24 +14,12 @@ from typing import Any
 
 import msgspec
 
+from spyreprof.trace.quality import NOT_AN_OBJECT, UNREADABLE
+
 # Below 2^43 µs a double still tells nanoseconds apart: its spacing is 2^-10 µs. Above, only the text does.
 EXACT_BELOW_US = float(2**43)
 # A file with more unreadable events than this is not a damaged trace but something else.
 MAX_UNREADABLE = 10_000
-
-UNREADABLE = "not valid JSON"
-NOT_AN_OBJECT = "not a JSON object"
-
-
-class Args(msgspec.Struct):
-    """The arguments that are kept; all others are skipped without being built."""
-
-    external_id: Any = msgspec.field(name="External id", default=None)
-    correlation: Any = None
-    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw())
-    types: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw())
-    # of metadata events
-    name: Any = None
 
 
 class Event(msgspec.Struct):
@@ -44,7 +32,8 @@ class Event(msgspec.Struct):
     tid: Any = None
     ts: Any = None
     dur: Any = None
-    args: Args | None = None
+    id: Any = None
+    args: Any = None
 
 
 class Header(msgspec.Struct):
@@ -196,7 +185,6 @@ def _is_cut(text: str, position: int) -> bool:
 
 
 def _event_of(value: dict[str, Any]) -> Event:
-    args = value.get("args")
     return Event(
         ph=_text(value.get("ph")),
         cat=_text(value.get("cat")),
@@ -205,22 +193,9 @@ def _event_of(value: dict[str, Any]) -> Event:
         tid=value.get("tid"),
         ts=value.get("ts"),
         dur=value.get("dur"),
-        args=_args_of(args) if isinstance(args, dict) else None,
+        id=value.get("id"),
+        args=value.get("args"),
     )
-
-
-def _args_of(args: dict[str, Any]) -> Args:
-    return Args(
-        external_id=args.get("External id"),
-        correlation=args.get("correlation"),
-        dims=_raw(args.get("Input Dims")),
-        types=_raw(args.get("Input type")),
-        name=args.get("name"),
-    )
-
-
-def _raw(value: Any) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(value)) if isinstance(value, list) else msgspec.Raw()
 
 
 def _text(value: Any) -> str | None:

@@ -145,16 +145,11 @@ class _Step(NamedTuple):
     work: StepWork
 
 
-def _thread_keys(table: EventTable) -> npt.NDArray[np.int64]:
-    """One number per (process, thread)."""
-    return (table.pid_code.astype(np.int64) + 1) * (len(table.tid_values) + 1) + table.tid_code + 1
-
-
 def _step_events(table: EventTable) -> Iterator[_Step]:
     works = {code: work for code, name in enumerate(table.name_values) if (work := parse_step_name(name))}
     wanted = np.isin(table.name_code, list(works)) & table.has_phase("X") & table.has_category("user_annotation")
     index = np.flatnonzero(wanted & (table.dur_ns != MISSING))
-    threads = _thread_keys(table)[index]
+    threads = table.tracks()[index]
     order = np.lexsort((-table.dur_ns[index], table.ts_ns[index], threads))
     thread_before, reached_ns = None, 0
     for place in order:
@@ -175,7 +170,7 @@ class _Threads:
     def __init__(self, table: EventTable) -> None:
         chosen = table.has_category("cpu_op") & table.has_phase("X") & (table.dur_ns != MISSING)
         index = np.flatnonzero(chosen)
-        threads = _thread_keys(table)[index]
+        threads = table.tracks()[index]
         order = np.lexsort((index, -table.dur_ns[index], table.ts_ns[index], threads))
         self.index: Indices = index[order]
         self.thread = threads[order]

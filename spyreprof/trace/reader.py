@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections import Counter
 from collections.abc import Iterable
@@ -13,8 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from spyreprof.errors import UserError
+from spyreprof.trace.columns import ARG_COLUMNS
 from spyreprof.trace.decode import EXACT_BELOW_US, Decoded, Event, decode
-from spyreprof.trace.table import MISSING, EventTable, Identity, TraceMetadata, TraceQuality
+from spyreprof.trace.quality import NO_PHASE, NO_TIME, NOT_UTF8, TIME_RANGE, ZERO_TIME, TraceQuality
+from spyreprof.trace.table import MISSING, OTHER_ID, CounterSamples, EventTable, Identity, TraceMetadata
 
 if TYPE_CHECKING:
     import os
@@ -31,11 +34,6 @@ _INT64 = range(-(2**63), 2**63)
 _KNOWN_PHASES = frozenset("BEXIiCbnesStTpfFPNODMVvRc()") | {"="}
 _COMPLETE = "X"
 _METADATA = "M"
-
-NO_TIME = "no time stamp"
-NO_PHASE = "no event type"
-TIME_RANGE = "a time stamp out of range"
-ZERO_TIME = "stamped with time 0"
 
 
 def read(path: str | os.PathLike[str]) -> EventTable:
@@ -122,7 +120,8 @@ def _build(decoded: Decoded, events: list[Event]) -> EventTable:
     timed: list[Event] = []
     metadata: list[Event] = []
     dropped = Counter(decoded.dropped)
-    for event in events:
+    rows: list[int] = []
+    for row, event in enumerate(events):
         if event.ph == _METADATA:
             metadata.append(event)
         elif event.ph is None:
@@ -131,6 +130,7 @@ def _build(decoded: Decoded, events: list[Event]) -> EventTable:
             dropped[NO_TIME] += 1
         else:
             timed.append(event)
+            rows.append(row)
     ts_ns, good = _nanoseconds([event.ts for event in timed], base_ns)
     zero = good & _zero_times(timed, ts_ns)
     for reason, wrong in ((TIME_RANGE, ~good), (ZERO_TIME, zero)):
@@ -139,6 +139,7 @@ def _build(decoded: Decoded, events: list[Event]) -> EventTable:
     keep = good & ~zero
     if not keep.all():
         timed = [event for event, kept in zip(timed, keep, strict=True) if kept]
+        rows = [row for row, kept in zip(rows, keep, strict=True) if kept]
         ts_ns = ts_ns[keep]
     dur_ns, has_duration = _nanoseconds([event.dur for event in timed], 0)
     negative = has_duration & (dur_ns < 0)
@@ -149,21 +150,25 @@ def _build(decoded: Decoded, events: list[Event]) -> EventTable:
     name = _encode(event.name for event in timed)
     pid = _encode(_identity(event.pid) for event in timed)
     tid = _encode(_identity(event.tid) for event in timed)
-    dims = _encode(_raw_text(event, "dims") for event in timed)
-    types = _encode(_raw_text(event, "types") for event in timed)
+    dims = _encode(_json_list(event, "Input Dims") for event in timed)
+    types = _encode(_json_list(event, "Input type") for event in timed)
     phases = Counter(event.ph for event in timed if event.ph not in _KNOWN_PHASES)
-    return EventTable(
-        ts_ns=ts_ns,
-        dur_ns=dur_ns,
-        correlation=_ids([event.args.correlation if event.args else None for event in timed]),
-        external_id=_ids([event.args.external_id if event.args else None for event in timed]),
-        ph_code=ph.codes,
-        cat_code=cat.codes,
-        name_code=name.codes,
-        pid_code=pid.codes,
-        tid_code=tid.codes,
-        dims_code=dims.codes,
-        types_code=types.codes,
+    ids: dict[Identity, int] = {}
+    texts: dict[str, int] = {}
+    columns = _arg_columns(timed, ids, texts)
+    order = np.lexsort((np.arange(len(timed)), -dur_ns, ts_ns, tid.codes, pid.codes))
+    table = EventTable(
+        ts_ns=ts_ns[order],
+        dur_ns=dur_ns[order],
+        correlation=_ids([_arg(event, "correlation") for event in timed], ids)[order],
+        external_id=_ids([_arg(event, "External id") for event in timed], ids)[order],
+        ph_code=ph.codes[order],
+        cat_code=cat.codes[order],
+        name_code=name.codes[order],
+        pid_code=pid.codes[order],
+        tid_code=tid.codes[order],
+        dims_code=dims.codes[order],
+        types_code=types.codes[order],
         ph_values=ph.values,
         cat_values=cat.values,
         name_values=name.values,
@@ -171,6 +176,12 @@ def _build(decoded: Decoded, events: list[Event]) -> EventTable:
         tid_values=tid.values,
         dims_values=dims.values,
         types_values=types.values,
+        row=np.asarray(rows, np.int64)[order],
+        flow_id=_ids([event.id for event in timed], ids)[order],
+        args={name: column[order] for name, column in columns.items()},
+        text_values=tuple(texts),
+        id_values=tuple(ids),
+        counters=_counters([timed[at] for at in order]),
         quality=TraceQuality(
             events_read=len(events) + sum(decoded.dropped.values()),
             events_kept=len(timed),
@@ -181,10 +192,11 @@ def _build(decoded: Decoded, events: list[Event]) -> EventTable:
             negative_duration=int(negative.sum()),
             missing_duration=int((complete & ~has_duration).sum()),
             unknown_phases={str(phase): count for phase, count in phases.items()},
-            replaced_bytes=decoded.replaced_bytes,
+            repaired={NOT_UTF8: decoded.replaced_bytes} if decoded.replaced_bytes else {},
         ),
         metadata=_metadata(decoded, metadata, base_ns),
     )
+    return table
 
 
 def _nanoseconds(values: list[Any], base_ns: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
@@ -244,18 +256,51 @@ def _identity(value: Any) -> Identity | None:
     return str(value) if whole is None else whole
 
 
-def _raw_text(event: Event, field: str) -> str | None:
-    raw = bytes(getattr(event.args, field)) if event.args is not None else b""
-    return raw.decode(errors="replace") if raw.startswith(b"[") else None
+def _arg(event: Event, key: str) -> Any:
+    return event.args.get(key) if isinstance(event.args, dict) else None
 
 
-def _ids(values: list[Any]) -> npt.NDArray[np.int64]:
+def _json_list(event: Event, key: str) -> str | None:
+    value = _arg(event, key)
+    return json.dumps(value) if isinstance(value, list) else None
+
+
+def _arg_columns(events: list[Event], ids: dict[Identity, int], texts: dict[str, int]) -> dict[str, Any]:
+    columns = {}
+    for name, key, kind in ARG_COLUMNS:
+        values = [_arg(event, key) for event in events]
+        if any(value is not None for value in values):
+            if kind == "text":
+                words = [v if v is None or isinstance(v, str) else json.dumps(v) for v in values]
+                columns[name] = np.asarray([MISSING if w is None else texts.setdefault(w, len(texts)) for w in words])
+            else:
+                columns[name] = _ids(values, ids)
+    return columns
+
+
+def _counters(events: list[Event]) -> CounterSamples | None:
+    series: dict[str, int] = {}
+    found = [
+        (row, series.setdefault(key, len(series)), float(value))
+        for row, event in enumerate(events)
+        if event.ph == "C" and isinstance(event.args, dict)
+        for key, value in event.args.items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    ]
+    if not found:
+        return None
+    row, code, value = zip(*found, strict=True)
+    return CounterSamples(np.asarray(row), np.asarray(code, np.int32), np.asarray(value), tuple(series))
+
+
+def _ids(values: list[Any], others: dict[Identity, int]) -> npt.NDArray[np.int64]:
     ids = np.full(len(values), MISSING, np.int64)
     for index, value in enumerate(values):
-        if value is not None:
-            whole = _whole_number(value)
-            if whole is not None and whole in _INT64:
-                ids[index] = whole
+        whole = _whole_number(value) if value is not None else None
+        if whole is not None and -(2**62) < whole < 2**63:
+            ids[index] = whole
+        elif isinstance(value, (str, int)) and not isinstance(value, bool):
+            ids[index] = OTHER_ID - others.setdefault(value, len(others))
     return ids
 
 
@@ -273,7 +318,7 @@ def _metadata(decoded: Decoded, events: list[Event], base_ns: int) -> TraceMetad
     processes: dict[Identity, str] = {}
     threads: dict[tuple[Identity, Identity], str] = {}
     for event in events:
-        label = event.args.name if event.args is not None else None
+        label = _arg(event, "name")
         pid, tid = _identity(event.pid), _identity(event.tid)
         if isinstance(label, str) and pid is not None:
             if event.name == "process_name":
