@@ -21,6 +21,13 @@ class ArgColumn(NamedTuple):
     kind: ArgKind
 
 
+CORRELATION = ArgColumn("correlation", "correlation", "id")
+EXTERNAL_ID = ArgColumn("external_id", "External id", "id")
+# of the first Kineto, which spelled its arguments in lower case
+EXTERNAL_ID_OLD = ArgColumn("external_id_old", "external id", "id")
+DIMS = ArgColumn("dims", "Input Dims", "text")
+TYPES = ArgColumn("types", "Input type", "text")
+
 DEVICE = ArgColumn("device", "device", "id")
 STREAM = ArgColumn("stream", "stream", "id")
 BYTES = ArgColumn("bytes", "bytes", "integer")
@@ -51,6 +58,15 @@ MEMORY_DEVICE_TYPE = ArgColumn("memory_device_type", "Device Type", "integer")
 
 # The counters of the older Spyre stack: 32-bit ticks as texts or numbers.
 TICKS = tuple(ArgColumn(f"ticks_{n}", f"TS{n}", "integer") for n in range(1, 6))
+# And what it says of power and transfers. Power is a charge that adds up and wraps, not watts.
+CHARGE = ArgColumn("charge", "Power", "integer")
+TRANSFER_TYPE = ArgColumn("transfer_type", "Type", "text")
+TRANSFER_GROUP = ArgColumn("transfer_group", "CollGroup", "text")
+PEER = ArgColumn("peer", "Peer", "text")
+_FLEX = (*TICKS, CHARGE, TRANSFER_TYPE, TRANSFER_GROUP, PEER)
+
+# A further column, of begin and end events alone: `pairs.arguments_key` of their arguments. `pairs.join` uses it up.
+PAIR_ARGS = "pair_args"
 
 ARG_COLUMNS: tuple[ArgColumn, ...] = (
     DEVICE,
@@ -76,5 +92,70 @@ ARG_COLUMNS: tuple[ArgColumn, ...] = (
     MEMORY_ADDRESS,
     MEMORY_DEVICE,
     MEMORY_DEVICE_TYPE,
-    *TICKS,
+    *_FLEX,
 )
+
+# Which arguments are looked for in the events of a category. Those of an optional group are looked for only where its
+# mark, a part of one of its keys, stands somewhere in the text: one search is cheaper than a field for each event.
+_Groups = tuple[tuple[bytes, tuple[ArgColumn, ...]], ...]
+
+_COMMUNICATION = (
+    b"Collective name",
+    (COLLECTIVE, IN_ELEMENTS, OUT_ELEMENTS, ELEMENT_TYPE, GROUP_SIZE, PROCESS_GROUP, GROUP_RANKS),
+)
+_OPERATOR = (EXTERNAL_ID, DIMS, TYPES, SEQUENCE, FORWARD_THREAD)
+_DEVICE_WORK = (EXTERNAL_ID, CORRELATION, DEVICE, STREAM)
+_LAUNCH = (EXTERNAL_ID, CORRELATION)
+_MEMORY = (
+    MEMORY_BYTES,
+    MEMORY_ALLOCATED,
+    MEMORY_RESERVED,
+    MEMORY_ADDRESS,
+    MEMORY_DEVICE,
+    MEMORY_DEVICE_TYPE,
+)
+_KERNEL_GROUPS: _Groups = (
+    _COMMUNICATION,
+    (b"graph node", (GRAPH, GRAPH_NODE)),
+    (b"provenance_key", (PROVENANCE,)),
+    (b"cycles_ts", (CYCLES,)),
+)
+_COPY_GROUPS: _Groups = ((b"bytes", (BYTES,)), (b"graph node", (GRAPH, GRAPH_NODE)), (b"cycles_ts", (CYCLES,)))
+_RUNTIME_GROUPS: _Groups = ((b"num_cbs", (CONTROL_BLOCKS,)), (b"bytes", (BYTES,)))
+_ANY = (EXTERNAL_ID, EXTERNAL_ID_OLD, CORRELATION, DEVICE, STREAM, BYTES)
+_ANY_GROUPS: _Groups = (
+    _COMMUNICATION,
+    (b"Input Dims", (DIMS, TYPES)),
+    (b"num_cbs", (CONTROL_BLOCKS,)),
+    (b"cycles_ts", (CYCLES,)),
+    (b"Total Allocated", _MEMORY),
+    (b"TS1", _FLEX),
+)
+
+_BY_CATEGORY: dict[str, tuple[tuple[ArgColumn, ...], _Groups]] = {
+    "cpu_op": (_OPERATOR, (_COMMUNICATION,)),
+    "python_function": ((), ()),
+    "user_annotation": ((EXTERNAL_ID,), (_COMMUNICATION,)),
+    "gpu_user_annotation": (_DEVICE_WORK, ()),
+    "kernel": (_DEVICE_WORK, _KERNEL_GROUPS),
+    "gpu_memcpy": (_DEVICE_WORK, _COPY_GROUPS),
+    "gpu_memset": (_DEVICE_WORK, _COPY_GROUPS),
+    "cuda_runtime": (_LAUNCH, _RUNTIME_GROUPS),
+    "cuda_driver": (_LAUNCH, _RUNTIME_GROUPS),
+    "xpu_runtime": (_LAUNCH, _RUNTIME_GROUPS),
+    "privateuse1_runtime": (_LAUNCH, _RUNTIME_GROUPS),
+    "privateuse1_driver": (_LAUNCH, _RUNTIME_GROUPS),
+    "cpu_instant_event": (_MEMORY, ()),
+    "ac2g": ((), ()),
+    "fwdbwd": ((), ()),
+}
+
+
+def wanted(category: str | None) -> tuple[ArgColumn, ...]:
+    """Arguments that are looked for in every event of a category."""
+    return _BY_CATEGORY[category][0] if category in _BY_CATEGORY else _ANY
+
+
+def optional(category: str | None) -> _Groups:
+    """Arguments that are looked for where a mark shows that they are there."""
+    return _BY_CATEGORY[category][1] if category in _BY_CATEGORY else _ANY_GROUPS

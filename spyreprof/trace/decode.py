@@ -34,6 +34,8 @@ class Event(msgspec.Struct):
     dur: Any = None
     id: Any = None
     args: Any = None
+    # in place of `args` in traces of the older Spyre stack
+    attr: Any = None
 
 
 class Header(msgspec.Struct):
@@ -195,6 +197,7 @@ def _event_of(value: dict[str, Any]) -> Event:
         dur=value.get("dur"),
         id=value.get("id"),
         args=value.get("args"),
+        attr=value.get("attr"),
     )
 
 

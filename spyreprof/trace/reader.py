@@ -77,6 +77,7 @@ def read_bytes(data: bytes, label: str) -> EventTable:
             "Record it again while the program runs steps.",
         )
     return table
+    return table
 
 
 def _unzip(data: bytes, label: str) -> tuple[bytes, bool]:
