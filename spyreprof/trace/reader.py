@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from spyreprof.errors import UserError
-from spyreprof.trace.columns import ARG_COLUMNS
+from spyreprof.trace import pairs
+from spyreprof.trace.columns import ARG_COLUMNS, PAIR_ARGS
 from spyreprof.trace.decode import EXACT_BELOW_US, Decoded, Event, decode
 from spyreprof.trace.quality import NO_PHASE, NO_TIME, NOT_UTF8, TIME_RANGE, ZERO_TIME, TraceQuality
 from spyreprof.trace.table import MISSING, OTHER_ID, CounterSamples, EventTable, Identity, TraceMetadata
@@ -30,6 +31,8 @@ _DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 _YEAR_NS = 365 * 24 * 3600 * 10**9
 _INT64 = range(-(2**63), 2**63)
 
+# How the older Spyre stack spells arguments.
+_OLD_KEYS = {"bytes": "Bytes", "Peer": "Peers"}
 # Of the trace-event format.
 _KNOWN_PHASES = frozenset("BEXIiCbnesStTpfFPNODMVvRc()") | {"="}
 _COMPLETE = "X"
@@ -69,14 +72,13 @@ def read_bytes(data: bytes, label: str) -> EventTable:
             f"{label} is not a profiler trace: it has no list of trace events.",
             "Pass a file that torch.profiler's export_chrome_trace wrote.",
         )
-    table = _build(decoded, decoded.header.events)
+    table = pairs.join(_build(decoded, decoded.header.events))
     if not len(table):
         only = ", only metadata" if table.quality.metadata_events else ""
         raise UserError(
             " ".join((f"The trace {label} holds no timed events{only}.", *table.quality.sentences())),
             "Record it again while the program runs steps.",
         )
-    return table
     return table
 
 
@@ -258,7 +260,12 @@ def _identity(value: Any) -> Identity | None:
 
 
 def _arg(event: Event, key: str) -> Any:
-    return event.args.get(key) if isinstance(event.args, dict) else None
+    if isinstance(event.args, dict):
+        return event.args.get(key)
+    if isinstance(event.attr, dict):
+        found = event.attr.get(key)
+        return event.attr.get(_OLD_KEYS[key]) if found is None and key in _OLD_KEYS else found
+    return None
 
 
 def _json_list(event: Event, key: str) -> str | None:
@@ -276,7 +283,16 @@ def _arg_columns(events: list[Event], ids: dict[Identity, int], texts: dict[str,
                 columns[name] = np.asarray([MISSING if w is None else texts.setdefault(w, len(texts)) for w in words])
             else:
                 columns[name] = _ids(values, ids)
+    if any(event.ph in pairs.ENDS for event in events):
+        columns[PAIR_ARGS] = np.asarray([_pair_args(event) for event in events], np.int64)
     return columns
+
+
+def _pair_args(event: Event) -> int:
+    args = event.args or event.attr
+    if not args or event.ph not in pairs.BEGINS + pairs.ENDS:
+        return MISSING
+    return pairs.arguments_key(json.dumps(args, sort_keys=True, default=str).encode())
 
 
 def _counters(events: list[Event]) -> CounterSamples | None:
@@ -309,6 +325,8 @@ def _whole_number(value: Any) -> int | None:
     if isinstance(value, bool) or not isinstance(value, (int, float, str, Decimal)):
         return None
     try:
+        if isinstance(value, str) and value.startswith("0x"):
+            return int(value, 16)
         number = int(value)
         return number if isinstance(value, str) or number == value else None
     except (ValueError, ArithmeticError):
