@@ -19,6 +19,9 @@ STRAY_BACKSLASH = "backslashes that escape nothing, taken as they stand"
 STRAY_QUOTE = "quotation marks inside a text"
 CONTROL_CHARACTER = "control characters inside a text"
 NOT_UTF8 = "bytes that are not UTF-8, replaced"
+LONE_SURROGATE = "halves of surrogate pairs, replaced"
+TOO_DEEP = "values nested too deeply, taken as missing"
+TRAILING_COMMA = "commas that nothing follows, left out"
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class TraceQuality:
         events_kept: rows of the table.
         metadata_events: names and sort orders of processes and threads; they become `TraceMetadata`.
         dropped: reason -> number of events left out.
-        repaired: what was mended -> number of events that were kept thanks to it.
+        repaired: what was mended -> number of events that were kept thanks to it, however often in each.
         truncated_at_byte: where reading stopped when the file (or its compressed stream) is cut short; an offset in
             the text, after decompression.
         zero_duration: complete events that took no time; they are kept.
@@ -41,6 +44,7 @@ class TraceQuality:
         unmatched_begin: begin events without an end; kept without a duration.
         unmatched_end: end events without a begin; left out.
         crossed: pairs whose spans cross on one thread, so that they do not nest.
+        folded_values: names and other texts that share one because the file holds too many different ones.
     """
 
     events_read: int
@@ -57,6 +61,7 @@ class TraceQuality:
     unmatched_begin: int = 0
     unmatched_end: int = 0
     crossed: int = 0
+    folded_values: int = 0
 
     @property
     def truncated(self) -> bool:
@@ -80,6 +85,7 @@ class TraceQuality:
             ("Begin events of the trace without an end", self.unmatched_begin),
             ("End events of the trace without a begin, left out", self.unmatched_end),
             ("Spans of the trace that cross another one of their thread", self.crossed),
+            ("Texts of the trace that are shown as one, being too many different ones", self.folded_values),
         ):
             if count:
                 said.append(f"{name}: {count:,}.")
