@@ -1,0 +1,1 @@
+"""Files of sampled or traced call stacks: speedscope JSON, collapsed stacks, samples beside trace events."""
