@@ -14,9 +14,11 @@ import argparse
 import gzip
 import math
 import re
+import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -84,8 +86,8 @@ def read_text(path: Path) -> bytes:
     return gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
 
 
-def amplify(source: Path, target: Path, megabytes: float, *, epoch: bool = False) -> int:
-    """Repeat a trace's events until the file has `megabytes`; the value is the number of copies.
+def amplify(source: Path, target: Path, *, megabytes: float = 0.0, timed_events: int = 0, epoch: bool = False) -> int:
+    """Repeat a trace's events until the file has so many megabytes and events; the value is the number of copies.
 
     Args:
         epoch: stamps are written as microseconds since the epoch, and the base time is left out.
@@ -116,7 +118,7 @@ def amplify(source: Path, target: Path, megabytes: float, *, epoch: bool = False
         base_us = int(base.group(1)) // 1000
         head, tail = _BASE_TIME.sub(b"", head), _BASE_TIME.sub(b"", tail)
     size_bytes = sum(len(event) + 4 for event in timed)
-    copies = max(1, math.ceil(megabytes * MEGABYTE / size_bytes))
+    copies = max(1, math.ceil(megabytes * MEGABYTE / size_bytes), math.ceil(timed_events / max(len(timed), 1)))
     with target.open("wb") as out:
         out.write(head)
         first = True
@@ -143,7 +145,7 @@ def _events(text: bytes) -> Iterator[bytes]:
     yield text[start:]
 
 
-def record(target: Path, megabytes: float, *, stacks: bool) -> int:
+def record(target: Path, *, megabytes: float, stacks: bool) -> int:
     """Profile the sample engine for about so many megabytes of trace, with shapes; the value is the steps recorded."""
     import torch
 
@@ -184,6 +186,39 @@ def record(target: Path, megabytes: float, *, stacks: bool) -> int:
     return steps
 
 
+def make(folder: Path) -> None:
+    """Make the inputs that a folder lacks. `s` has stacks, `e` stamps that count from the epoch.
+
+    Raises:
+        NotKinetoError: the installed torch writes traces of another form.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, stacks in (("t50.json", False), ("t50s.json", True)):
+        _unless_there(folder / name, partial(record, megabytes=50.0, stacks=stacks))
+    for name, source, megabytes, epoch in (
+        ("t50e.json", "t50.json", 0.0, True),
+        ("t250.json", "t50.json", 250.0, False),
+        ("t250s.json", "t50s.json", 250.0, False),
+        ("t250e.json", "t50.json", 250.0, True),
+        ("t1g.json", "t50.json", 1000.0, False),
+    ):
+        _unless_there(folder / name, partial(amplify, folder / source, megabytes=megabytes, epoch=epoch))
+    _unless_there(folder / "t250.json.gz", partial(_compress, folder / "t250.json"))
+
+
+def _unless_there(path: Path, maker: Callable[..., object]) -> None:
+    if not path.exists():
+        partial_path = path.with_name(f".{path.name}.partial")
+        maker(target=partial_path)
+        partial_path.replace(path)
+        print(f"{path}: {path.stat().st_size / MEGABYTE:,.0f} MB", file=sys.stderr)
+
+
+def _compress(source: Path, target: Path) -> None:
+    with source.open("rb") as plain, gzip.open(target, "wb", compresslevel=6) as packed:
+        shutil.copyfileobj(plain, packed, 2**20)
+
+
 def main() -> None:
     """Make one input."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -195,14 +230,18 @@ def main() -> None:
     repeating = verbs.add_parser("amplify")
     repeating.add_argument("source", type=Path)
     repeating.add_argument("target", type=Path)
-    repeating.add_argument("--mb", type=float, default=250.0)
+    repeating.add_argument("--mb", type=float, default=0.0, help="at least so large")
+    repeating.add_argument("--events", type=int, default=0, help="at least so many")
     repeating.add_argument("--epoch", action="store_true")
     options = parser.parse_args()
     if options.verb == "record":
-        print(f"{record(options.target, options.mb, stacks=options.stacks)} steps")
+        print(f"{record(options.target, megabytes=options.mb, stacks=options.stacks)} steps")
         return
     try:
-        print(f"{amplify(options.source, options.target, options.mb, epoch=options.epoch)} copies")
+        copies = amplify(
+            options.source, options.target, megabytes=options.mb, timed_events=options.events, epoch=options.epoch
+        )
+        print(f"{copies} copies")
     except NotKinetoError as error:
         sys.exit(f"{error}. Pass a trace as export_chrome_trace wrote it.")
 
