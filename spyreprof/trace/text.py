@@ -142,12 +142,13 @@ class _Inflated:
                 continue
             if not self._input:
                 self._input = self._fill()
-                if not self._input:
-                    self.truncated = self._ended = True
-                    break
+            # Without input too: isal may have taken all of it in and hold back what it gives.
             try:
                 piece: bytes = self._member.decompress(self._input, size)
             except self._errors:
+                self.truncated = self._ended = True
+                break
+            if not piece and not self._input and not self._member.eof:
                 self.truncated = self._ended = True
                 break
             self._input = self._member.unused_data if self._member.eof else self._member.unconsumed_tail
