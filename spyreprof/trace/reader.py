@@ -207,8 +207,10 @@ def _nanoseconds(values: list[Any], base_ns: int) -> tuple[npt.NDArray[np.int64]
     ns = np.zeros(len(values), np.int64)
     good = np.ones(len(values), np.bool_)
     if all(type(value) in (float, int) and -EXACT_BELOW_US < value < EXACT_BELOW_US for value in values):
-        # The product's rounding error is below half a nanosecond, so the nearest integer is exact.
-        ns[:] = np.rint(np.asarray(values, np.float64) * 1000).astype(np.int64)
+        us = np.asarray(values, np.float64)
+        whole_us = np.trunc(us)
+        # The fraction by itself: the product of the whole value may be rounded to a half, which goes either way.
+        ns[:] = whole_us.astype(np.int64) * 1000 + np.rint((us - whole_us) * 1000).astype(np.int64)
         if base_ns in _INT64 and (not len(ns) or base_ns + int(ns.max()) in _INT64):
             return ns + base_ns, good
     for index, value in enumerate(values):
