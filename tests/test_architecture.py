@@ -55,6 +55,16 @@ def test_reading_a_recording_imports_neither_torch_nor_the_terminal_explorer() -
     assert not held & {"torch", "vllm", "textual"}
 
 
+TRACE = """{"traceEvents": [{"ph": "X", "name": "a", "cat": "kernel", "pid": 1, "tid": 1, "ts": 1.5, "dur": 2}]}"""
+
+
+def test_reading_a_trace_imports_numpy_and_msgspec_alone(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(TRACE)
+    held = imported_by(f"from spyreprof.trace import reader\nassert len(reader.read({str(path)!r})) == 1")
+    assert not held & (set(HEAVY) - {"numpy", "msgspec"})
+
+
 def test_the_agent_names_no_module_of_the_core() -> None:
     boot = ROOT / "collectors/spyreprof_collectors/agent"
     for path in boot.rglob("*.py"):
