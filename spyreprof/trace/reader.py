@@ -164,7 +164,7 @@ def _build(decoded: Decoded, events: list[Event]) -> EventTable:
         ts_ns=ts_ns[order],
         dur_ns=dur_ns[order],
         correlation=_ids([_arg(event, "correlation") for event in timed], ids)[order],
-        external_id=_ids([_arg(event, "External id") for event in timed], ids)[order],
+        external_id=_ids([_external_id(event) for event in timed], ids)[order],
         ph_code=ph.codes[order],
         cat_code=cat.codes[order],
         name_code=name.codes[order],
@@ -268,6 +268,11 @@ def _arg(event: Event, key: str) -> Any:
         found = event.attr.get(key)
         return event.attr.get(_OLD_KEYS[key]) if found is None and key in _OLD_KEYS else found
     return None
+
+
+def _external_id(event: Event) -> Any:
+    found = _arg(event, "External id")
+    return _arg(event, "external id") if found is None else found
 
 
 def _json_list(event: Event, key: str) -> str | None:
