@@ -223,8 +223,11 @@ def compared(found: dict[str, Any], truth: dict[str, Any] | None) -> dict[str, A
         said.append(f"{found['rows'] - truth['rows']:+,} events")
     if found["dur_ns"] != truth["dur_ns"]:
         said.append(f"durations {found['dur_ns'] / max(truth['dur_ns'], 1) - 1:+.1%}")
-    same = sum(found["names"].get(name) == total for name, total in truth["names"].items())
-    said.append(f"{same:,} of {len(truth['names']):,} names equal")
+    names = truth["names"]
+    for part, what in enumerate(("counts", "durations")):
+        same = sum(found["names"].get(name, (0, 0))[part] == total[part] for name, total in names.items())
+        if same < len(names):
+            said.append(f"{what} of {same:,} of {len(names):,} names equal")
     return found | {"answer": ", ".join(said)}
 
 

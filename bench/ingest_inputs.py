@@ -206,6 +206,19 @@ def make(folder: Path) -> None:
     _unless_there(folder / "t250.json.gz", partial(_compress, folder / "t250.json"))
 
 
+def make_larger(folder: Path, timed_events: int) -> Path:
+    """Make a trace of so many events, or a few more, where the folder has none.
+
+    Raises:
+        NotKinetoError: as for `make`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    source, path = folder / "t50.json", folder / f"events-{timed_events}.json"
+    _unless_there(source, partial(record, megabytes=50.0, stacks=False))
+    _unless_there(path, partial(amplify, source, timed_events=timed_events))
+    return path
+
+
 def _unless_there(path: Path, maker: Callable[..., object]) -> None:
     if not path.exists():
         partial_path = path.with_name(f".{path.name}.partial")
