@@ -26,13 +26,14 @@ _HEADER_KEYS = (
 )
 # No unbounded repetition of a group anywhere: such a pattern takes memory by the length of a hostile text.
 _KEY = r'"(?:[^"\\]|\\.){0,200}"\s*:'
+_NAME_OR_ID = r'"(?:name|id)"\s*:\s*(?:"(?:[^"\\]|\\.){0,2000}"|[^"{}\[\],]{0,40})\s*,\s*'
 # `name` and `id` begin many an object; only an event goes on with another field of events.
 EVENT = (
     rf'\{{\s*(?:"(?:{_EVENT_KEYS})"\s*:'
-    r'|"(?:name|id)"\s*:\s*(?:"(?:[^"\\]|\\.){0,2000}"|[^"{}\[\],]{0,40})\s*,\s*"(?:ph|cat|pid|tid|ts|dur|args)"\s*:)'
+    rf'|{_NAME_OR_ID}(?:{_NAME_OR_ID})?"(?:ph|cat|pid|tid|ts|dur|args)"\s*:)'
 )
-HEADER = rf',\s*"(?:{_HEADER_KEYS})"\s*:'
-_FENCE = re.compile(rf"\}}\s*,?\s*{EVENT}|\]\s*{HEADER}")
+HEADER = rf'"(?:{_HEADER_KEYS})"\s*:'
+_FENCE = re.compile(rf'[^:\s"(=\\]\s*\{{\s*"ph"\s*:|\}}[^\s,{{]{{0,2}}\s*(?:,\s*)?{EVENT}|\]\s*,\s*{HEADER}')
 
 _SPACE = re.compile(r"\s*")
 _COLON = re.compile(r"\s*:")
@@ -46,9 +47,9 @@ _BRACKET_OR_QUOTE = re.compile(r'[\[\]{}"]')
 _QUOTE = re.compile(r'\\.|"', re.DOTALL)
 
 # What follows the quotation mark that ends a text; any other one belongs to the text.
-_ENDS_IN_LIST = re.compile(r'\s*(?:,\s*["\-\dtfnNI{\[]|,?\s*\]\s*[,}\]])')
-_ENDS_IN_OBJECT = re.compile(rf"\s*(?:,\s*{_KEY}|,?\s*\}}\s*[,}}\]])")
-_ENDS_IN_EVENT = re.compile(rf"\s*(?:,\s*{_KEY}|,?\s*\}}\s*(?:[,\]{{]|\Z))")
+_ENDS_IN_LIST = re.compile(r'\s*(?:,\s*["\-\dtfnNI{\[]|(?:,\s*)?\]\s*[,}\]])')
+_ENDS_IN_OBJECT = re.compile(rf"\s*(?:,\s*{_KEY}|(?:,\s*)?\}}\s*[,}}\]])")
+_ENDS_IN_EVENT = re.compile(rf"\s*(?:,\s*{_KEY}|(?:,\s*)?\}}\s*(?:[,\]{{]|\Z))")
 _NEXT_KEY = re.compile(rf"\s*,\s*{_KEY}")
 
 _ESCAPE = re.compile(

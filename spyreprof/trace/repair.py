@@ -31,12 +31,13 @@ _TAIL_CHARACTERS = 2**13
 
 _SEPARATORS = re.compile(r"[\s,]*")
 _FOLLOWS = re.compile(r"\s*(?:([,\]{])|\Z)")
-_UNDECIDED_BRACKET = re.compile(r"\]\s*,?\s*\Z")
-# Not the end of the list: events go on behind it.
-_STRAY_BRACKET = re.compile(r"\]\s*,?\s*[\[{]")
+_UNDECIDED_BRACKET = re.compile(r"\]\s*(?:,\s*)?\Z")
+_PLAIN_END = re.compile(r'\]\s*(?:\Z|\}|,\s*")')
+# Someone put a bracket too many around events.
+_LIST_OF_EVENTS = re.compile(rf"\[\s*(?={EVENT})")
 _LAST_BRACKET = {False: re.compile(r"\]\s*\}\s*\Z"), True: re.compile(r"\]\s*\Z")}
 _HEADER = re.compile(HEADER)
-_LIST_END = re.compile(rf"(?:\]\s*)?{HEADER}")
+_LIST_END = re.compile(rf"(?:\]\s*)?,\s*{HEADER}")
 _EVENT = re.compile(EVENT)
 _NEXT_EVENT = re.compile(rf'[^:\s"(=\\]\s*(?={EVENT})')
 _EVENT_BEHIND_JUNK = re.compile(rf"[^{{]{{1,4}}?(?={EVENT})")
@@ -57,7 +58,8 @@ class Parsed(NamedTuple):
     Attributes:
         events: one for each element of the list; None for one that is left out, so that row numbers stay the file's.
         consumed: bytes used up; the caller puts more behind the rest and calls again.
-        ended: the list's closing bracket was met; `consumed` is just behind it.
+        ended: the list's closing bracket was met; `consumed` is just behind it. Where it is missing, a field of the
+            object form was met, and `consumed` is before that.
         truncated: the text ends inside the list in a way that is not legal; `consumed` is where the part begins that
             is no whole event.
         skipping: an element that is left out runs on behind the data; call again with `resync`.
@@ -139,13 +141,16 @@ class _Stretch:
         """Read one element, or what stands between two; the value is the outcome when that is the end."""
         if self._at > _DONE_CHARACTERS:
             self._forget()
-        if self._lost and _HEADER.match(self._text, self._at):
-            return self._outcome(ended=True)
         self._at = _end(_SEPARATORS, self._text, self._at)
         if self._at == len(self._text):
             return self._outcome(truncated=self._final and not self._array_form)
         if self._text[self._at] == "]":
             return self._bracket()
+        if _HEADER.match(self._text, self._at):
+            return self._outcome(ended=True)
+        if nested := _LIST_OF_EVENTS.match(self._text, self._at):
+            self._at = nested.end()
+            return None
         try:
             element = self._element(self._at)
         except IncompleteError as error:
@@ -166,14 +171,17 @@ class _Stretch:
     def _bracket(self) -> Parsed | None:
         if not self._final and _UNDECIDED_BRACKET.match(self._text, self._at):
             return self._outcome()
-        stray = _STRAY_BRACKET.match(self._text, self._at) is not None
         if self._lost:
             last = self._final and _LAST_BRACKET[self._array_form].match(self._text, self._at)
-            stray = not (last or _LIST_END.match(self._text, self._at))
-        if not stray:
-            self._at += 1
-            return self._outcome(ended=True)
-        return None if self._go_on_behind(self._at, self._at + 1) else self._nothing_more()
+            if not last and not _LIST_END.match(self._text, self._at):
+                return None if self._go_on_behind(self._at, self._at + 1) else self._nothing_more()
+        elif not _PLAIN_END.match(self._text, self._at):
+            if self._next(self._at, self._at + 1) is not None:
+                return self._leave_out(UNREADABLE, self._at + 1)
+            if not self._final and self._bytes(self._at, len(self._text)) <= MAX_EVENT_BYTES:
+                return self._outcome()
+        self._at += 1
+        return self._outcome(ended=True)
 
     # -- one element
 
@@ -203,7 +211,7 @@ class _Stretch:
                     raise
                 incomplete = error
         if first is not None:
-            following = self._next(start, first.end)
+            following = self._next(first.end, first.end)
             if following is None and not self._final:
                 raise IncompleteError(in_text=False)
             if not _REST_OF_EVENT.search(self._text, first.end, len(self._text) if following is None else following):
