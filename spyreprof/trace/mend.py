@@ -33,11 +33,15 @@ EVENT = (
     rf'|{_NAME_OR_ID}(?:{_NAME_OR_ID})?"(?:ph|cat|pid|tid|ts|dur|args)"\s*:)'
 )
 HEADER = rf'"(?:{_HEADER_KEYS})"\s*:'
-_FENCE = re.compile(rf'[^:\s"(=\\]\s*\{{\s*"ph"\s*:|\}}[^\s,{{]{{0,2}}\s*(?:,\s*)?{EVENT}|\]\s*,\s*{HEADER}')
+_FENCE = re.compile(rf"{EVENT}|\]\s*,\s*{HEADER}")
+_PHASE_FIRST = re.compile(r'\{\s*"ph"')
+# What stands before an argument or inside a text, not before an event.
+NO_EVENT_BEHIND = ':"(=\\'
 
 _SPACE = re.compile(r"\s*")
 _COLON = re.compile(r"\s*:")
-_SCALAR = re.compile(r"(?:-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?|true|false|null)(?=[\s,}\]])")
+_SOUND_SCALAR = r"(?:-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?|true|false|null)(?=[\s,}\]])"
+_SCALAR = re.compile(_SOUND_SCALAR)
 # As C, C++ and Python print them.
 _NO_NUMBER = re.compile(
     r"[-+]?(?:nan(?:\((?:ind|snan)\))?|inf(?:inity)?|1\.#(?:inf|ind|qnan|snan)\d*)(?=[\s,}\]])", re.IGNORECASE
@@ -57,6 +61,10 @@ _ESCAPE = re.compile(
     r'|([bfnrt](?=\w))|(["\\/bfnrt]|u[0-9a-fA-F]{4}))?|["\x00-\x1f]'
 )
 _BACKSLASH = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})|(\\)')
+
+# Most fields of a damaged event are sound; these are passed over together.
+_PLAIN = r'"[^"\\\x00-\x1f]*"'
+_PLAIN_FIELDS = re.compile(rf'(?:{_PLAIN}\s*:\s*(?:{_PLAIN}(?=\s*,\s*{_KEY})|{_SOUND_SCALAR})\s*,\s*(?=")){{1,20}}')
 
 
 class BrokenError(Exception):
@@ -86,9 +94,23 @@ class Fence:
     def behind(self, at: int) -> int:
         """The first such place from `at` on; the text's length when there is none."""
         if not self._from <= at <= self._at:
-            found = _FENCE.search(self._text, at)
-            self._from, self._at = at, found.start() if found else len(self._text)
+            self._from, self._at = at, self._search(at)
         return self._at
+
+    def _search(self, at: int) -> int:
+        text = self._text
+        for found in _FENCE.finditer(text, at):
+            place = found.start()
+            if text[place] == "]":
+                return place
+            before = _before(text, place, at)
+            if _PHASE_FIRST.match(text, place) and text[before] not in NO_EVENT_BEHIND:
+                return place
+            if text[before] == ",":
+                before = _before(text, before, at)
+            if "}" in text[max(before - 2, at) : before + 1]:
+                return place
+        return len(text)
 
     def moved(self, text: str, by: int) -> Fence:
         """The same for the text without its first `by` characters."""
@@ -96,6 +118,14 @@ class Fence:
         if self._from <= by <= self._at:
             fence._at = self._at - by
         return fence
+
+
+def _before(text: str, at: int, first: int) -> int:
+    """The last character before `at` that is no white space, or `first`."""
+    before = at - 1
+    while before > first and text[before].isspace():
+        before -= 1
+    return max(before, first)
 
 
 def mend(text: str, start: int, fence: Fence, marks: set[str], *, cautious: bool) -> tuple[str, int]:
@@ -138,7 +168,11 @@ class _Mender:
             elif self._expected == "after":
                 self._comma(char)
             elif char == '"':
-                self._string()
+                if self._expected == "key" and (plain := _PLAIN_FIELDS.match(self._text, self._at)):
+                    self._out.append(plain.group())
+                    self._at, self._may_close = plain.end(), False
+                else:
+                    self._string()
             elif self._expected == "key":
                 raise BrokenError(self._at)
             elif char in "{[":
