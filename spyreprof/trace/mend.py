@@ -33,10 +33,9 @@ EVENT = (
     rf'|{_NAME_OR_ID}(?:{_NAME_OR_ID})?"(?:ph|cat|pid|tid|ts|dur|args)"\s*:)'
 )
 HEADER = rf'"(?:{_HEADER_KEYS})"\s*:'
-_FENCE = re.compile(rf"{EVENT}|\]\s*,\s*{HEADER}")
-_PHASE_FIRST = re.compile(r'\{\s*"ph"')
+_PLACE = re.compile(rf"{EVENT}|(?:\]\s*)?,\s*{HEADER}")
 # What stands before an argument or inside a text, not before an event.
-NO_EVENT_BEHIND = ':"(=\\'
+_NO_EVENT_BEHIND = ':"(=\\'
 
 _SPACE = re.compile(r"\s*")
 _COLON = re.compile(r"\s*:")
@@ -54,6 +53,7 @@ _QUOTE = re.compile(r'\\.|"', re.DOTALL)
 _ENDS_IN_LIST = re.compile(r'\s*(?:,\s*["\-\dtfnNI{\[]|(?:,\s*)?\]\s*[,}\]])')
 _ENDS_IN_OBJECT = re.compile(rf"\s*(?:,\s*{_KEY}|(?:,\s*)?\}}\s*[,}}\]])")
 _ENDS_IN_EVENT = re.compile(rf"\s*(?:,\s*{_KEY}|(?:,\s*)?\}}\s*(?:[,\]{{]|\Z))")
+_KEY_AT_ONCE = re.compile(rf"\s*{_KEY}")
 _NEXT_KEY = re.compile(rf"\s*,\s*{_KEY}")
 
 _ESCAPE = re.compile(
@@ -83,8 +83,21 @@ class IncompleteError(Exception):
         self.in_text = in_text
 
 
+def next_place(text: str, at: int, first: int = 0) -> int | None:
+    """Where, from `at` on, an event begins or the list ends; what stands before `first` is not looked at."""
+    for found in _PLACE.finditer(text, at):
+        place = before = found.start()
+        if text[place] != "{":
+            return place
+        while before > first and (before == place or text[before].isspace()):
+            before -= 1
+        if before < place and text[before] not in _NO_EVENT_BEHIND:
+            return place
+    return None
+
+
 class Fence:
-    """Where the next event begins for sure, so that a text without an end does not swallow it."""
+    """Where the next event begins, so that one without an end does not swallow it."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -94,23 +107,9 @@ class Fence:
     def behind(self, at: int) -> int:
         """The first such place from `at` on; the text's length when there is none."""
         if not self._from <= at <= self._at:
-            self._from, self._at = at, self._search(at)
+            place = next_place(self._text, at)
+            self._from, self._at = at, len(self._text) if place is None else place
         return self._at
-
-    def _search(self, at: int) -> int:
-        text = self._text
-        for found in _FENCE.finditer(text, at):
-            place = found.start()
-            if text[place] == "]":
-                return place
-            before = _before(text, place, at)
-            if _PHASE_FIRST.match(text, place) and text[before] not in NO_EVENT_BEHIND:
-                return place
-            if text[before] == ",":
-                before = _before(text, before, at)
-            if "}" in text[max(before - 2, at) : before + 1]:
-                return place
-        return len(text)
 
     def moved(self, text: str, by: int) -> Fence:
         """The same for the text without its first `by` characters."""
@@ -118,14 +117,6 @@ class Fence:
         if self._from <= by <= self._at:
             fence._at = self._at - by
         return fence
-
-
-def _before(text: str, at: int, first: int) -> int:
-    """The last character before `at` that is no white space, or `first`."""
-    before = at - 1
-    while before > first and text[before].isspace():
-        before -= 1
-    return max(before, first)
 
 
 def mend(text: str, start: int, fence: Fence, marks: set[str], *, cautious: bool) -> tuple[str, int]:
@@ -201,6 +192,9 @@ class _Mender:
             self._expected = "key" if self._open[-1] == "}" else "value"
 
     def _bracket(self, char: str) -> None:
+        # A list or an object without an end: events hold no events.
+        if self._open and self._fence.behind(self._at) == self._at:
+            raise BrokenError(self._at)
         if len(self._open) == MAX_DEPTH:
             self._marks.add(TOO_DEEP)
             self._value_is("null", self._end_of_brackets())
@@ -268,6 +262,9 @@ class _Mender:
                 # Brackets of a text without quotation marks inside need not be closed.
                 if not (inside and balance) and ending.match(self._text, end):
                     return start, end
+                # Between two fields a comma is missing; it is not guessed.
+                if not is_key and _KEY_AT_ONCE.match(self._text, end):
+                    raise BrokenError(start)
                 inside = True
             elif quote.group() == '\\"' and (_NEXT_KEY if self._cautious or is_key else ending).match(self._text, end):
                 # A path that ends with a backslash: behind an escaped mark no sound text goes on like that.

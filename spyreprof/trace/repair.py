@@ -8,7 +8,7 @@ from collections import Counter
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from spyreprof.trace.mend import EVENT, HEADER, BrokenError, Fence, IncompleteError, mend
+from spyreprof.trace.mend import EVENT, HEADER, BrokenError, Fence, IncompleteError, mend, next_place
 from spyreprof.trace.quality import (
     CONTROL_CHARACTER,
     LONE_SURROGATE,
@@ -37,9 +37,8 @@ _PLAIN_END = re.compile(r'\]\s*(?:\Z|\}|,\s*")')
 _LIST_OF_EVENTS = re.compile(rf"\[\s*(?={EVENT})")
 _LAST_BRACKET = {False: re.compile(r"\]\s*\}\s*\Z"), True: re.compile(r"\]\s*\Z")}
 _HEADER = re.compile(HEADER)
-_LIST_END = re.compile(rf"(?:\]\s*)?,\s*{HEADER}")
+_LIST_END = re.compile(rf"\]\s*,\s*{HEADER}")
 _EVENT = re.compile(EVENT)
-_NEXT_EVENT = re.compile(rf'[^:\s"(=\\]\s*(?={EVENT})')
 _EVENT_BEHIND_JUNK = re.compile(rf"[^{{]{{1,4}}?(?={EVENT})")
 # An element, not only a bracket too many.
 _SOMETHING = re.compile(r'[\w"{\[]')
@@ -130,8 +129,8 @@ class _Stretch:
     def read(self, *, resync: bool) -> Parsed:
         if resync:
             self._lost = True
-            if not _EVENT.match(self._text):
-                self._go_on_behind(0, 0)
+            if not _EVENT.match(self._text) and not self._go_on_behind(0, 0):
+                return self._nothing_more()
         parsed = None
         while parsed is None:
             parsed = self._step()
@@ -320,11 +319,7 @@ class _Stretch:
         """Where, from `at` on, the event behind the one at `start` begins, or the list ends."""
         if at == start and (found := _EVENT_BEHIND_JUNK.match(self._text, at)):
             return found.end()
-        # What stands before it tells an event from an argument.
-        before = max(start, start + len(self._text[start:at].rstrip()) - 1)
-        event = _NEXT_EVENT.search(self._text, before)
-        end = _LIST_END.search(self._text, at, event.end() if event else len(self._text))
-        return end.start() if end else event.end() if event else None
+        return next_place(self._text, at, start)
 
     def _nothing_more(self) -> Parsed:
         """The outcome where no other event is in sight."""
