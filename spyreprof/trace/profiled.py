@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from spyreprof.trace.annotations import StepWork, parse_step_name
+from spyreprof.trace.nesting import NO_PARENT, Nesting, nest, on_one_axis
 from spyreprof.trace.operator_kinds import OperatorKind, kernel_kind, operator_kind
 from spyreprof.trace.operators import Work, operator_work
-from spyreprof.trace.self_time import NO_PARENT, divide, union_shares
-from spyreprof.trace.table import MISSING, EventTable
+from spyreprof.trace.relations import relate
+from spyreprof.trace.roles import Role, Roles, roles
+from spyreprof.trace.self_time import union_shares
+from spyreprof.trace.steps import StepSpans, StepTable, spans_in_steps, step_table, steps_of_device
+from spyreprof.trace.table import MISSING, EventTable, Flags, Integers
 
 __all__ = ["OperatorKind", "OperatorTime", "ProfiledStep", "profiled_steps"]
 
 # Kinds that count only where nothing of a lower layer runs: what remains of them is exposed.
 _HIDDEN_BY_WORK: dict[OperatorKind, int] = {"copy": 1, "communication": 2}
-_DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
-_LAUNCH_CATEGORIES = ("cuda_runtime", "cuda_driver", "xpu_runtime", "privateuse1_runtime", "privateuse1_driver")
-
-Indices = npt.NDArray[np.int64]
+_KINDS: tuple[OperatorKind, ...] = ("attention", "communication", "copy", "elementwise", "matmul", "other")
+_LAYERS = np.asarray([_HIDDEN_BY_WORK.get(kind, 0) for kind in _KINDS], np.int64)
+_OTHER = _KINDS.index("other")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,126 +99,85 @@ def profiled_steps(
     """
     if not len(table):
         return ()
-    operators = _Threads(table)
-    device = _DeviceEvents(table)
-    steps = []
-    # a file that is cut short misses the operators of the steps around the cut: what is missing is not idle
-    complete_ns = int(table.ts_ns.max()) if table.quality.truncated else None
-    for step in _step_events(table):
-        if complete_ns is not None and step.end_ns >= complete_ns:
-            continue
-        work = step.work
-        on_thread = operators.inside(step)
-        times = divide(operators.start_ns[on_thread], operators.end_ns[on_thread], step.start_ns, step.end_ns)
-        busy_ns = None
-        if len(device):
-            totals, busy_ns = device.totals(step, operators, on_thread)
-        elif device_kind == "cpu":
-            totals = _operator_totals(table, operators.index[on_thread], times.self_ns, times.parent)
-        else:
-            totals = ()
-        steps.append(
+    found = roles(table)
+    steps = step_table(table, found, profiler_steps=False)
+    if table.quality.truncated:
+        # a file that is cut short misses the operators of the steps around the cut: what is missing is not idle
+        steps = steps.before(int(table.ts_ns.max()))
+    operators = _Operators(table, found, steps)
+    busy_ns: list[int | None] = [None] * len(steps)
+    totals: list[tuple[OperatorTime, ...]] = [()] * len(steps)
+    device = np.flatnonzero(found.device_work)
+    if len(device):
+        totals, shares = _device_totals(table, found, steps, operators, device)
+        busy_ns = list(shares)
+    elif device_kind == "cpu":
+        totals = _operator_totals(operators, len(steps))
+    count = np.bincount(operators.spans.step, minlength=len(steps))
+    gap_ns = steps.end_ns - steps.start_ns
+    np.subtract.at(gap_ns, operators.spans.step, operators.nesting.self_ns)
+    result = []
+    for index, work in enumerate(steps.works):
+        if work is None:
+            raise AssertionError("only steps that an engine named were asked for")
+        result.append(
             ProfiledStep(
                 window=window,
-                start_ns=step.start_ns - clock_offset_ns,
-                end_ns=step.end_ns - clock_offset_ns,
+                start_ns=int(steps.start_ns[index]) - clock_offset_ns,
+                end_ns=int(steps.end_ns[index]) - clock_offset_ns,
                 context_requests=work.context_requests,
                 context_tokens=work.context_tokens,
                 generation_requests=work.generation_requests,
                 generation_tokens=work.generation_tokens,
                 device_kind=device_kind,
-                operator_count=len(on_thread),
-                operators=totals,
-                gap_ns=times.gap_ns,
-                device_busy_ns=busy_ns,
+                operator_count=int(count[index]),
+                operators=totals[index],
+                gap_ns=int(gap_ns[index]),
+                device_busy_ns=busy_ns[index],
                 writer=writer,
             )
         )
-    return tuple(sorted(steps, key=lambda step: (step.start_ns, step.end_ns)))
+    return tuple(sorted(result, key=lambda step: (step.start_ns, step.end_ns)))
 
 
-class _Step(NamedTuple):
-    """A step annotation: where it stands, on the trace's clock, and what its name says."""
+class _Operators:
+    """The CPU operators within steps, each with its kind and work. Arrays go with `spans`.
 
-    thread: int
-    start_ns: int
-    end_ns: int
-    work: StepWork
-
-
-def _step_events(table: EventTable) -> Iterator[_Step]:
-    works = {code: work for code, name in enumerate(table.name_values) if (work := parse_step_name(name))}
-    wanted = np.isin(table.name_code, list(works)) & table.has_phase("X") & table.has_category("user_annotation")
-    index = np.flatnonzero(wanted & (table.dur_ns != MISSING))
-    threads = table.tracks()[index]
-    order = np.lexsort((-table.dur_ns[index], table.ts_ns[index], threads))
-    thread_before, reached_ns = None, 0
-    for place in order:
-        at, thread = int(index[place]), int(threads[place])
-        start_ns = int(table.ts_ns[at])
-        end_ns = start_ns + int(table.dur_ns[at])
-        if thread != thread_before or start_ns >= reached_ns:
-            thread_before, reached_ns = thread, end_ns
-            yield _Step(thread, start_ns, end_ns, works[int(table.name_code[at])])
-
-
-class _Threads:
-    """The CPU operators of a trace by thread and start, outer before inner.
-
-    Arrays have shape (n,): `index` into the event table, `start_ns`, `end_ns`.
+    Attributes:
+        kind: index into `_KINDS`.
+        work_code: into `works`, where None stands for work that is not known.
     """
 
-    def __init__(self, table: EventTable) -> None:
-        chosen = table.has_category("cpu_op") & table.has_phase("X") & (table.dur_ns != MISSING)
-        index = np.flatnonzero(chosen)
-        threads = table.tracks()[index]
-        order = np.lexsort((index, -table.dur_ns[index], table.ts_ns[index], threads))
-        self.index: Indices = index[order]
-        self.thread = threads[order]
-        self.start_ns = table.ts_ns[self.index]
-        self.end_ns = self.start_ns + table.dur_ns[self.index]
+    spans: StepSpans
+    nesting: Nesting
+    kind: Integers
+    work_code: Integers
+    works: list[Work | None]
 
-    def inside(self, step: _Step) -> Indices:
-        """Places of the operators that run in the step on its thread.
+    def __init__(self, table: EventTable, found: Roles, steps: StepTable) -> None:
+        # a compilation that the profiler shows as an operator takes the step's time like any other
+        chosen = found.has(Role.HOST_OP) | (found.has(Role.COMPILE) & table.has_category("cpu_op"))
+        self.spans = spans_in_steps(table, steps, np.flatnonzero(chosen & (table.dur_ns != MISSING)))
+        self.nesting = nest(self.spans.step, self.spans.start_ns, self.spans.end_ns)
+        row = self.spans.row
+        self.kind = _kinds_of_names(table, row)
+        n_types, n_dims = len(table.types_values) + 1, len(table.dims_values) + 1
+        key = table.name_code[row].astype(np.int64) + 1
+        key = (key * n_dims + table.dims_code[row] + 1) * n_types + table.types_code[row] + 1
+        _, first, code = np.unique(key, return_index=True, return_inverse=True)
+        self.works = [_work(table, int(at)) for at in row[first]]
+        self.work_code = code.reshape(-1)
 
-        One that encloses the whole step says nothing about it and is left out.
-        """
-        first = int(np.searchsorted(self.thread, step.thread, "left"))
-        last = int(np.searchsorted(self.thread, step.thread, "right"))
-        stop = first + int(np.searchsorted(self.start_ns[first:last], step.end_ns, "left"))
-        begun = first + int(np.searchsorted(self.start_ns[first:last], step.start_ns, "left"))
-        earlier = np.arange(first, begun)
-        ends = self.end_ns[first:begun]
-        earlier = earlier[(ends > step.start_ns) & (ends < step.end_ns)]
-        return np.concatenate((earlier, np.arange(begun, stop)))
-
-
-class _Total:
-    """A sum over operators of one kind."""
-
-    def __init__(self) -> None:
-        self.ns = self.count = self.ns_with_model = self.flops = self.bytes = 0
-        self.modelled = 0
-
-    def add_work(self, work: Work) -> None:
-        self.flops += work.flops
-        self.bytes += work.bytes
-        self.modelled += 1
-
-    def freeze(self, kind: OperatorKind) -> OperatorTime:
-        known = self.modelled > 0
-        return OperatorTime(
-            kind=kind,
-            ns=self.ns,
-            count=self.count,
-            flops=self.flops if known else None,
-            bytes=self.bytes if known else None,
-            ns_with_model=self.ns_with_model,
-        )
+    def has_work(self) -> Flags:
+        """Which operators have a known work."""
+        return np.asarray([work is not None for work in self.works], np.bool_)[self.work_code]
 
 
-def _freeze(totals: dict[OperatorKind, _Total]) -> tuple[OperatorTime, ...]:
-    return tuple(totals[kind].freeze(kind) for kind in sorted(totals, key=lambda kind: (-totals[kind].ns, kind)))
+def _kinds_of_names(table: EventTable, rows: Integers) -> Integers:
+    codes, place = np.unique(table.name_code[rows], return_inverse=True)
+    names = ["" if code == MISSING else table.name_values[code] for code in codes.tolist()]
+    kinds = np.asarray([_KINDS.index(operator_kind(name)) for name in names], np.int64)
+    return kinds[place.reshape(-1)]
 
 
 def _work(table: EventTable, at: int) -> Work | None:
@@ -229,97 +189,125 @@ def _work(table: EventTable, at: int) -> Work | None:
     )
 
 
-def _counted_works(table: EventTable, index: Indices, parent: Indices) -> list[Work | None]:
-    """The work of each operator, counted at the innermost one that has a model: aten::linear around aten::addmm
+class _Pieces(NamedTuple):
+    """Pieces of time of operators or kernels; shape (m,) each.
+
+    Attributes:
+        step, kind: where the piece counts.
+        ns: its time.
+        with_model: whether its work is known.
+        work_code: into a list of works, `MISSING` where the piece adds no work.
+    """
+
+    step: Integers
+    kind: Integers
+    ns: Integers
+    with_model: Flags
+    work_code: Integers
+
+
+def _summed(pieces: _Pieces, works: list[Work | None], n_steps: int) -> list[tuple[OperatorTime, ...]]:
+    """The totals of each step by kind, the largest first."""
+    group = pieces.step * len(_KINDS) + pieces.kind
+    n_groups = n_steps * len(_KINDS)
+    ns, ns_with_model = np.zeros(n_groups, np.int64), np.zeros(n_groups, np.int64)
+    np.add.at(ns, group, pieces.ns)
+    np.add.at(ns_with_model, group[pieces.with_model], pieces.ns[pieces.with_model])
+    count = np.bincount(group, minlength=n_groups)
+    done = pieces.work_code != MISSING
+    keys, times = np.unique(group[done] * len(works) + pieces.work_code[done], return_counts=True)
+    # Work has no upper bound, so it is summed as Python's integers: once for each kind of operator in a step.
+    summed: dict[int, tuple[int, int]] = {}
+    for key, n in zip(keys.tolist(), times.tolist(), strict=True):
+        place, code = divmod(key, len(works))
+        work = works[code]
+        if work is not None:
+            flops, moved = summed.get(place, (0, 0))
+            summed[place] = (flops + n * work.flops, moved + n * work.bytes)
+    by_step: dict[int, list[OperatorTime]] = defaultdict(list)
+    for place in np.flatnonzero(count).tolist():
+        step, kind = divmod(place, len(_KINDS))
+        flops_and_bytes = summed.get(place)
+        by_step[step].append(
+            OperatorTime(
+                kind=_KINDS[kind],
+                ns=int(ns[place]),
+                count=int(count[place]),
+                flops=flops_and_bytes[0] if flops_and_bytes else None,
+                bytes=flops_and_bytes[1] if flops_and_bytes else None,
+                ns_with_model=int(ns_with_model[place]),
+            )
+        )
+    return [tuple(sorted(by_step[step], key=lambda total: (-total.ns, total.kind))) for step in range(n_steps)]
+
+
+def _operator_totals(operators: _Operators, n_steps: int) -> list[tuple[OperatorTime, ...]]:
+    """Self time by kind. Work is counted at the innermost operator that has a model: aten::linear around aten::addmm
     is one matrix product, not two.
     """
-    works = [_work(table, int(at)) for at in index]
-    has_inner = [False] * len(works)
-    for place, work in enumerate(works):
-        if work is None:
-            continue
-        above = int(parent[place])
-        while above != NO_PARENT and not has_inner[above]:
-            has_inner[above] = True
-            above = int(parent[above])
-    return [None if inner else work for work, inner in zip(works, has_inner, strict=True)]
-
-
-def _operator_totals(
-    table: EventTable, index: Indices, self_ns: npt.NDArray[np.int64], parent: Indices
-) -> tuple[OperatorTime, ...]:
-    totals: dict[OperatorKind, _Total] = defaultdict(_Total)
-    works = _counted_works(table, index, parent)
-    kinds = [operator_kind(table.name(int(at))) for at in index]
+    nesting, kind = operators.nesting, operators.kind
+    known = operators.has_work()
+    before = np.concatenate(([0], np.cumsum(known)))
+    counted = known & (before[nesting.last] == before[1:])
     # An operator of the same kind below a counted one is part of its execution.
-    modelled = [False] * len(works)
-    for place, (work, kind) in enumerate(zip(works, kinds, strict=True)):
-        total = totals[kind]
-        own_ns, above = int(self_ns[place]), int(parent[place])
-        modelled[place] = work is not None or (above != NO_PARENT and modelled[above] and kinds[above] == kind)
-        total.ns += own_ns
-        total.count += 1
-        if modelled[place]:
-            total.ns_with_model += own_ns
-        if work is not None:
-            total.add_work(work)
-    return _freeze(totals)
+    place = np.arange(len(kind))
+    above = np.where(nesting.parent == NO_PARENT, place, nesting.parent)
+    origin = np.where(~counted & (kind[above] == kind), above, place)
+    while not np.array_equal(higher := origin[origin], origin):
+        origin = higher
+    pieces = _Pieces(
+        step=operators.spans.step,
+        kind=kind,
+        ns=nesting.self_ns,
+        with_model=counted[origin],
+        work_code=np.where(counted, operators.work_code, MISSING),
+    )
+    return _summed(pieces, operators.works, n_steps)
 
 
-class _DeviceEvents:
-    """Kernels, copies and fills of a trace, with the host moment that launched each."""
+def _device_totals(
+    table: EventTable, found: Roles, steps: StepTable, operators: _Operators, device: Integers
+) -> tuple[list[tuple[OperatorTime, ...]], list[int]]:
+    """Device time by kind of the work that each step launched, and its union."""
+    relations = relate(table, found)
+    step = steps_of_device(table, relations, steps, device)
+    mine = step != MISSING
+    order = np.lexsort((table.ts_ns[device[mine]], step[mine]))
+    rows, step = device[mine][order], step[mine][order]
+    # where the operator stands among those of the step's thread, if there
+    spans, n = operators.spans, len(table)
+    keys = spans.step * n + spans.row
+    by_key = np.argsort(keys, kind="stable")
+    wanted = step * n + relations.operator[rows]
+    place = np.minimum(np.searchsorted(keys[by_key], wanted), max(len(keys) - 1, 0))
+    launcher = np.full(len(rows), MISSING, np.int64)
+    if len(keys):
+        at = by_key[place]
+        launcher = np.where((relations.operator[rows] != MISSING) & (keys[at] == wanted), at, MISSING)
+    kind = _kernel_kinds(table, operators, rows, launcher)
+    starts = table.ts_ns[rows]
+    starts, ends = on_one_axis(step, starts, starts + table.dur_ns[rows])
+    shares = union_shares(starts, ends, _LAYERS[kind])
+    known = np.append(operators.has_work(), False)[launcher]
+    # several kernels of one operator do its work once
+    first = np.zeros(len(rows), np.bool_)
+    first[np.unique(launcher, return_index=True)[1]] = True
+    pieces = _Pieces(
+        step=step,
+        kind=kind,
+        ns=shares,
+        with_model=known,
+        work_code=np.where(known & first, np.append(operators.work_code, MISSING)[launcher], MISSING),
+    )
+    busy_ns = np.zeros(len(steps), np.int64)
+    np.add.at(busy_ns, step, shares)
+    return _summed(pieces, operators.works, len(steps)), busy_ns.tolist()
 
-    def __init__(self, table: EventTable) -> None:
-        self._table = table
-        chosen = table.has_category(*_DEVICE_CATEGORIES) & table.has_phase("X") & (table.dur_ns != MISSING)
-        index = np.flatnonzero(chosen)
-        self._index: Indices = index[np.argsort(table.ts_ns[index], kind="stable")]
-        self._start_ns = table.ts_ns[self._index]
-        self._end_ns = self._start_ns + table.dur_ns[self._index]
-        self._launch_ns = self._launch_times()
 
-    def __len__(self) -> int:
-        return len(self._index)
-
-    def _launch_times(self) -> npt.NDArray[np.int64]:
-        """When the host launched each event; its own start where no launch is linked to it."""
-        table = self._table
-        launches = np.flatnonzero(table.has_category(*_LAUNCH_CATEGORIES) & (table.correlation != MISSING))
-        times = dict(zip(table.correlation[launches].tolist(), table.ts_ns[launches].tolist(), strict=True))
-        correlations = table.correlation[self._index].tolist()
-        return np.asarray(
-            [times.get(c, own) for c, own in zip(correlations, self._start_ns.tolist(), strict=True)], np.int64
-        )
-
-    def totals(self, step: _Step, operators: _Threads, on_thread: Indices) -> tuple[tuple[OperatorTime, ...], int]:
-        """Device time by kind of the events that the step launched, and their union.
-
-        Work that runs on past the step's end on the host still belongs to the step.
-        """
-        table = self._table
-        mine = np.flatnonzero((self._launch_ns >= step.start_ns) & (self._launch_ns < step.end_ns))
-        host = operators.index[on_thread]
-        by_id = dict(zip(table.external_id[host].tolist(), host.tolist(), strict=True))
-        by_id.pop(MISSING, None)
-        totals: dict[OperatorKind, _Total] = defaultdict(_Total)
-        counted: set[int] = set()
-        launchers = [by_id.get(int(table.external_id[at])) for at in self._index[mine].tolist()]
-        kinds = [self._kind(at, launcher) for at, launcher in zip(self._index[mine].tolist(), launchers, strict=True)]
-        layers = np.asarray([_HIDDEN_BY_WORK.get(kind, 0) for kind in kinds], np.int64)
-        shares = union_shares(self._start_ns[mine], self._end_ns[mine], layers)
-        for launcher, kind, share_ns in zip(launchers, kinds, shares.tolist(), strict=True):
-            work = _work(table, launcher) if launcher is not None else None
-            total = totals[kind]
-            total.ns += share_ns
-            total.count += 1
-            if work is not None and launcher is not None:
-                total.ns_with_model += share_ns
-                if launcher not in counted:
-                    counted.add(launcher)
-                    total.add_work(work)
-        return _freeze(totals), int(shares.sum())
-
-    def _kind(self, event: int, launcher: int | None) -> OperatorKind:
-        """By the operator that launched it, else by its own name."""
-        kind = operator_kind(self._table.name(launcher)) if launcher is not None else "other"
-        return kernel_kind(self._table.name(event)) if kind == "other" else kind
+def _kernel_kinds(table: EventTable, operators: _Operators, rows: Integers, launcher: Integers) -> Integers:
+    """By the operator that launched it, else by its own name."""
+    codes, place = np.unique(table.name_code[rows], return_inverse=True)
+    names = ["" if code == MISSING else table.name_values[code] for code in codes.tolist()]
+    by_name = np.asarray([_KINDS.index(kernel_kind(name)) for name in names], np.int64)[place.reshape(-1)]
+    by_operator: npt.NDArray[np.int64] = np.append(operators.kind, _OTHER)[launcher]
+    return np.where(by_operator == _OTHER, by_name, by_operator)
