@@ -28,6 +28,8 @@ _MAX_EXPONENT = 308
 _DONE_CHARACTERS = 2**16
 # Behind junk the beginning of an event must be seen whole, with what stands before it.
 _TAIL_CHARACTERS = 2**13
+# What is cut of an escape, a number or a word is not longer.
+_CUT_CHARACTERS = 8
 
 _SEPARATORS = re.compile(r"[\s,]*")
 _FOLLOWS = re.compile(r"\s*(?:([,\]{])|\Z)")
@@ -187,7 +189,9 @@ class _Stretch:
     def _element(self, start: int) -> _Element:
         """Read the element at `start`, mending it where that is needed."""
         first = self._as_it_stands(start)
-        if first is not None and self._is_followed(first.end):
+        if first is not None and (
+            self._is_followed(first.end) or _EVENT_BEHIND_JUNK.match(self._text, first.end) is not None
+        ):
             return first
         if self._text[start] not in "{[":
             if first is None and _CUT_SCALAR.match(self._text, start):
@@ -227,13 +231,19 @@ class _Stretch:
             value, end = self._strict.raw_decode(self._text, start)
         except RecursionError:
             return None
-        except ValueError:
+        except json.JSONDecodeError as error:
+            self._need_more(start, error)
             self._marks.clear()
             try:
                 value, end = self._tolerant.raw_decode(self._text, start)
+            except json.JSONDecodeError as second:
+                self._need_more(start, second)
+                return None
             except (ValueError, RecursionError):
                 return None
             extra.add(CONTROL_CHARACTER)
+        except ValueError:
+            return None
         extra |= self._marks
         if self._has_other_bytes or self._has_half_escapes:
             raw = self._text[start:end]
@@ -241,6 +251,12 @@ class _Stretch:
             if characters != raw:
                 value = self._tolerant.decode(characters)
         return _Element(value, end, frozenset(extra))
+
+    def _need_more(self, start: int, error: json.JSONDecodeError) -> None:
+        """Ask for more text where the fault may be no other than that the text ends here."""
+        at_end = error.pos >= len(self._text) - _CUT_CHARACTERS or error.msg.startswith("Unterminated string")
+        if at_end and not self._final and self._bytes(start, len(self._text)) <= MAX_EVENT_BYTES:
+            raise IncompleteError(in_text=False)
 
     def _mended(self, sound: str, end: int, marks: set[str]) -> _Element:
         try:
