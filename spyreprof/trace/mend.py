@@ -16,6 +16,8 @@ from spyreprof.trace.quality import (
 
 # Deeper values become null: nothing that reads an event's arguments may depend on how deep they are.
 MAX_DEPTH = 200
+# Longer numbers take time by the square of their length, and 1e999999 is as long in the end. Python's limit is 4300.
+MAX_DIGITS = 4000
 
 _EVENT_KEYS = "ph|cat|pid|tid|ts|dur|args|attr|tts|tdur|tidelta|bp|sf|cname|scope|bind_id"
 # Fields of the object form beside its events. An unknown one ends no list, since arguments hold lists too.
@@ -39,7 +41,11 @@ _NO_EVENT_BEHIND = ':"(=\\'
 
 _SPACE = re.compile(r"\s*")
 _COLON = re.compile(r"\s*:")
-_SOUND_SCALAR = r"(?:-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?|true|false|null)(?=[\s,}\]])"
+_SOUND_SCALAR = (
+    rf"(?:-?(?:0|[1-9]\d{{0,{MAX_DIGITS - 1}}})(?:\.\d{{1,{MAX_DIGITS}}})?(?:[eE][-+]?\d{{1,3}})?"
+    r"|true|false|null)(?=[\s,}\]])"
+)
+_LONG_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?(?=[\s,}\]])")
 _SCALAR = re.compile(_SOUND_SCALAR)
 # As C, C++ and Python print them.
 _NO_NUMBER = re.compile(
@@ -225,6 +231,9 @@ class _Mender:
             self._value_is(found.group(), found.end())
         elif found := _NO_NUMBER.match(self._text, self._at):
             self._marks.add(NOT_FINITE)
+            self._value_is("null", found.end())
+        elif len(self._open) > 1 and (found := _LONG_NUMBER.match(self._text, self._at)):
+            # An argument: no reader of arguments has a use for it, the quick one does not even look at it.
             self._value_is("null", found.end())
         elif _CUT_SCALAR.match(self._text, self._at):
             raise IncompleteError(in_text=False)

@@ -8,7 +8,7 @@ from collections import Counter
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from spyreprof.trace.mend import EVENT, HEADER, BrokenError, Fence, IncompleteError, mend, next_place
+from spyreprof.trace.mend import EVENT, HEADER, MAX_DIGITS, BrokenError, Fence, IncompleteError, mend, next_place
 from spyreprof.trace.quality import (
     CONTROL_CHARACTER,
     LONE_SURROGATE,
@@ -20,10 +20,6 @@ from spyreprof.trace.quality import (
 )
 
 MAX_EVENT_BYTES = 2**24
-# Python's own limit for integers; whatever takes longer to write is no number of a trace.
-_MAX_DIGITS = 4300
-# Decimal numbers that no double can hold, 1e400 for one, would become integers of any size further on.
-_MAX_EXPONENT = 308
 # A failing decoder counts the lines before the fault: text that is done with is cut off, or time grows with its square.
 _DONE_CHARACTERS = 2**16
 # Behind junk the beginning of an event must be seen whole, with what stands before it.
@@ -51,6 +47,18 @@ _HALF_ESCAPE = re.compile(
     r"\\(?:(u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
 )
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
+
+
+def _decimal(digits: str) -> Decimal:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError("too many digits")
+    try:
+        number = Decimal(digits)
+    except ArithmeticError as error:
+        raise ValueError("too large an exponent") from error
+    if number and number.adjusted() > MAX_DIGITS:
+        raise ValueError("too large an exponent")
+    return number
 
 
 class Parsed(NamedTuple):
@@ -125,8 +133,8 @@ class _Stretch:
         self._lost = False
         self._events: list[dict[str, Any] | None] = []
         self._marks: set[str] = set()
-        self._strict = json.JSONDecoder(parse_float=self._decimal, parse_constant=self._no_number)
-        self._tolerant = json.JSONDecoder(parse_float=self._decimal, parse_constant=self._no_number, strict=False)
+        self._strict = json.JSONDecoder(parse_float=_decimal, parse_constant=self._no_number)
+        self._tolerant = json.JSONDecoder(parse_float=_decimal, parse_constant=self._no_number, strict=False)
 
     def read(self, *, resync: bool) -> Parsed:
         if resync:
@@ -276,21 +284,6 @@ class _Stretch:
                 marks.add(LONE_SURROGATE)
                 raw = whole
         return raw
-
-    def _decimal(self, digits: str) -> Decimal | None:
-        if len(digits) > _MAX_DIGITS:
-            raise ValueError("too many digits")
-        try:
-            number = Decimal(digits)
-        except ArithmeticError:
-            self._no_number(digits)
-            return None
-        if not number:
-            return Decimal(0).copy_sign(number)
-        if number.adjusted() > _MAX_EXPONENT:
-            self._no_number(digits)
-            return None
-        return number
 
     def _no_number(self, _text: str) -> None:
         self._marks.add(NOT_FINITE)
