@@ -139,9 +139,11 @@ def _around(table: EventTable, spans: Integers, moments: Integers) -> Integers:
     """
     if not len(spans) or not len(moments):
         return np.full(len(moments), MISSING, np.int64)
-    rows = np.union1d(spans, moments)
     is_span = np.zeros(len(table), np.bool_)
     is_span[spans] = True
+    wanted = is_span.copy()
+    wanted[moments] = True
+    rows = np.flatnonzero(wanted)
     starts = table.ts_ns[rows]
     # a moment holds nothing, whatever its duration
     ends = starts + np.where(is_span[rows], table.dur_ns[rows], 0)

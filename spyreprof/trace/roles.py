@@ -241,16 +241,15 @@ def device_of(table: EventTable, found: Roles) -> Lanes:
     of_pid = np.full(len(table.pid_values) + 1, MISSING, np.int64)
     of_pid[pids] = number[told][first]
     number = np.where(told, number, of_pid[pid])
-    devices, device_code = np.unique(np.stack((pid, number), axis=1), axis=0, return_inverse=True)
-    device_code = device_code.reshape(-1)
+    devices, device_code = _distinct_pairs(pid.astype(np.int64), number)
     stream = table.arg("stream")[rows] if found.dialect.lane == "stream" else np.full(len(rows), MISSING, np.int64)
     # A thread that is a number is the same lane as a stream of that number.
     tids = table.tid_values
     of_tid = [tid if isinstance(tid, int) and 0 <= tid < 2**61 else -2 - code for code, tid in enumerate(tids)]
     thread = np.asarray([*of_tid, MISSING], np.int64)[table.tid_code[rows]]
     streams = np.where(stream != MISSING, stream, thread)
-    lanes, lane_code = np.unique(np.stack((device_code, streams), axis=1), axis=0, return_inverse=True)
-    device[rows], lane[rows] = device_code, lane_code.reshape(-1)
+    lanes, lane_code = _distinct_pairs(device_code, streams)
+    device[rows], lane[rows] = device_code, lane_code
 
     def stream_value(value: int) -> Identity | None:
         return tids[-2 - value] if -2 - len(tids) < value <= -2 else table.identity(value)
@@ -259,8 +258,19 @@ def device_of(table: EventTable, found: Roles) -> Lanes:
         device=device,
         lane=lane,
         device_values=tuple(
-            table.identity(int(n)) if n != MISSING else (table.pid_values[int(p)] if p != MISSING else None)
-            for p, n in devices
+            table.identity(n) if n != MISSING else (table.pid_values[p] if p != MISSING else None) for p, n in devices
         ),
-        lane_values=tuple((int(d), stream_value(int(s))) for d, s in lanes),
+        lane_values=tuple((d, stream_value(s)) for d, s in lanes),
     )
+
+
+def _distinct_pairs(
+    first: npt.NDArray[np.int64], second: npt.NDArray[np.int64]
+) -> tuple[list[tuple[int, int]], npt.NDArray[np.int64]]:
+    """The distinct pairs of two columns, ascending, and which of them each row is."""
+    firsts, first_code = np.unique(first, return_inverse=True)
+    seconds, second_code = np.unique(second, return_inverse=True)
+    key = first_code.reshape(-1) * len(seconds) + second_code.reshape(-1)
+    distinct, code = distinct_codes(key, len(firsts) * len(seconds))
+    pairs = zip(firsts[distinct // len(seconds)].tolist(), seconds[distinct % len(seconds)].tolist(), strict=True)
+    return list(pairs), code
