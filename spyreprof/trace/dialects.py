@@ -74,6 +74,7 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     title: str
     containers: bool
     lane: Literal["stream", "thread"]
+    stray_calls: bool = False
     launch_flows: tuple[str, ...] = ()
     operator_flows: tuple[str, ...] = ()
     marks: tuple[Mark, ...]

@@ -135,7 +135,8 @@ def _around(table: EventTable, spans: Integers, moments: Integers) -> Integers:
     """The innermost of the spans that runs on the thread and at the time of each moment, `MISSING` where none does.
 
     Args:
-        spans, moments: rows, ascending; a moment's own duration does not matter.
+        spans: rows, ascending.
+        moments: rows in any order, some maybe several times; their own duration does not matter.
     """
     if not len(spans) or not len(moments):
         return np.full(len(moments), MISSING, np.int64)
@@ -165,28 +166,27 @@ def _operators(table: EventTable, found: Roles, launch: Integers, work: Integers
         operator = np.where(by_id, operator, arrows)
     by_flow = operator != MISSING
     rest = work[(operator[work] == MISSING) & (launch[work] != MISSING)]
-    operator[rest] = _enclosing(table, operators, launch[rest])
+    enclosing = _enclosing_anywhere if found.dialect.stray_calls else _around
+    operator[rest] = enclosing(table, operators, launch[rest])
     after = operator != MISSING
     counts = [int((flags & found.device_work).sum()) for flags in (by_id, by_flow, after)]
     return operator, [counts[0], counts[1] - counts[0], counts[2] - counts[1]]
 
 
-def _enclosing(table: EventTable, operators: Integers, calls: Integers) -> Integers:
-    """The innermost operator around each call.
+def _enclosing_anywhere(table: EventTable, operators: Integers, calls: Integers) -> Integers:
+    """The innermost operator around each call, where calls may stand under a thread that runs no operator.
 
-    Calls may stand under a thread that runs no operator: on Spyre it is the one that wrote the records. If one thread
-    alone of the process runs operators, the call was made there.
+    If one thread alone of the process runs operators, such a call was made there.
     """
-    distinct, code = np.unique(calls, return_inverse=True)
-    answer = _around(table, operators, distinct)
+    answer = _around(table, operators, calls)
     track = table.tracks()
     busy, first = np.unique(track[operators], return_index=True)
     pids = table.pid_code[operators[first]]
     alone = np.bincount(pids[pids >= 0], minlength=len(table.pid_values) + 1) == 1
     track_of = np.full(len(table.pid_values) + 1, MISSING, np.int64)
     track_of[pids] = busy
-    pid = table.pid_code[distinct]
-    lost = np.flatnonzero((answer == MISSING) & ~np.isin(track[distinct], busy) & alone[pid])
+    pid = table.pid_code[calls]
+    lost = np.flatnonzero((answer == MISSING) & ~np.isin(track[calls], busy) & alone[pid])
     if len(lost):
         starts = table.ts_ns[operators]
         place = innermost(
@@ -194,7 +194,7 @@ def _enclosing(table: EventTable, operators: Integers, calls: Integers) -> Integ
             starts,
             starts + table.dur_ns[operators],
             track_of[pid[lost]],
-            table.ts_ns[distinct[lost]],
+            table.ts_ns[calls[lost]],
         )
         answer[lost] = np.where(place == NO_PARENT, MISSING, operators[place])
-    return answer[code.reshape(-1)]
+    return answer

@@ -159,6 +159,9 @@ def test_a_launch_under_the_thread_that_wrote_the_records_belongs_to_the_only_th
     assert links(table, found.operator) == {"sdsc_fused_mm_0": ("aten::mm", 0.0)}
     table, found = related(op("aten::mm", 0, 50), op("aten::mul", 0, 50, tid=11), *calls)
     assert links(table, found.operator) == {}
+    # other devices' calls stand where they were made
+    table, found = related(op("aten::mm", 0, 50), launch(10, 1, tid=99), kernel("k", 60, 1))
+    assert links(table, found.operator) == {}
 
 
 def test_ascend_work_is_linked_by_its_two_kinds_of_arrows() -> None:
