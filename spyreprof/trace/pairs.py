@@ -10,12 +10,13 @@ they overlap whatever their thread does, so they are no part of its call stack.
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,9 +29,20 @@ ENDS = ("E", "e", "F")
 _COMPLETE = "X"
 
 
-def arguments_key(text: bytes) -> int:
-    """What the column `PAIR_ARGS` holds of the arguments of a begin or end event: equal for equal JSON text."""
-    return zlib.crc32(text)
+# What may differ between two spellings of the same arguments.
+_SPELLING = b' \t\r\n"'
+
+
+def arguments_key(args: bytes | Mapping[str, Any] | None) -> int:
+    """What the column `PAIR_ARGS` holds of the arguments of a begin or end event, decoded or as JSON text.
+
+    It is the same for the same arguments, whatever the white space; `MISSING` for none.
+    """
+    if isinstance(args, Mapping):
+        args = json.dumps(args, ensure_ascii=False, default=str).encode(errors="replace")
+    if args is None or args == b"{}":
+        return MISSING
+    return zlib.crc32(args.translate(None, _SPELLING))
 
 
 def join(table: EventTable) -> EventTable:

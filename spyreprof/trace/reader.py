@@ -297,9 +297,9 @@ def _arg_columns(events: list[Event], ids: dict[Identity, int], texts: dict[str,
 
 def _pair_args(event: Event) -> int:
     args = event.args or event.attr
-    if not args or event.ph not in pairs.BEGINS + pairs.ENDS:
+    if event.ph not in pairs.BEGINS + pairs.ENDS or not isinstance(args, dict):
         return MISSING
-    return pairs.arguments_key(json.dumps(args, sort_keys=True, default=str).encode())
+    return pairs.arguments_key(args)
 
 
 def _counters(events: list[Event]) -> CounterSamples | None:

@@ -280,3 +280,15 @@ def test_crossings_are_counted_for_spans_that_begin_inside_another_and_end_after
     table = table_of(*events)
     crossing = sum(any(b < begin < e < end for b, e in whole) for begin, end in whole)
     assert table.quality.crossed == crossing
+
+
+@pytest.mark.parametrize(
+    "text", ['{"x":1}', '{ "x" :\n 1.5, "y": [null, true, "ü \\"q\\""] }', '{"attr": {"TS1": "0xff"}}']
+)
+def test_arguments_have_one_key_whether_they_were_decoded_or_not(text: str) -> None:
+    assert pairs.arguments_key(text.encode()) == pairs.arguments_key(json.loads(text))
+    assert pairs.arguments_key(text.encode()) != pairs.arguments_key(b'{"other": 1}')
+
+
+def test_no_arguments_have_no_key() -> None:
+    assert {pairs.arguments_key(none) for none in (None, {}, b"{}")} == {MISSING}
