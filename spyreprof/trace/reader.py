@@ -334,6 +334,9 @@ def _whole_number(value: Any) -> int | None:
     try:
         if isinstance(value, str) and value.startswith("0x"):
             return int(value, 16)
+        if not isinstance(value, (int, str)) and not -1e30 < value < 1e30:
+            # int() of a number with a huge exponent would not end
+            return None
         number = int(value)
         return number if isinstance(value, str) or number == value else None
     except (ValueError, ArithmeticError):
