@@ -40,17 +40,24 @@ class Nesting:
 def on_one_axis(track: Integers, starts_ns: Integers, ends_ns: Integers) -> tuple[Integers, Integers]:
     """Starts and ends with the tracks laid end to end on one axis, so that no span reaches into another track.
 
+    Order and overlaps within a track stay what they are, and lengths too. Pauses may get shorter: a single stamp that
+    is decades off would otherwise leave no room for the other tracks.
+
     Args:
-        track, starts_ns, ends_ns: shape (n,), those of a track together.
+        track, starts_ns, ends_ns: shape (n,), those of a track together, by start.
     """
     if not len(track):
         return starts_ns, ends_ns
-    first = np.flatnonzero(np.concatenate(([True], track[1:] != track[:-1])))
-    begins = np.minimum.reduceat(starts_ns, first)
-    lengths = np.maximum.reduceat(ends_ns, first) - begins
-    shift = np.concatenate(([0], np.cumsum(lengths + 1)[:-1])) - begins
-    moved = np.repeat(shift, np.diff(np.append(first, len(track))))
-    return starts_ns + moved, ends_ns + moved
+    new = np.concatenate(([True], track[1:] != track[:-1]))
+    first = np.flatnonzero(new)
+    lengths = ends_ns - starts_ns
+    longest = np.maximum.reduceat(lengths, first)
+    # what lies further back than the longest span of the track has ended
+    enough = np.repeat(longest, np.diff(np.append(first, len(track)))) + 1
+    steps = np.minimum(np.concatenate(([0], np.diff(starts_ns))), enough)
+    steps[first] = np.concatenate(([0], longest[:-1] + 1))
+    starts = np.cumsum(steps)
+    return starts, starts + lengths
 
 
 def nest(track: Integers, starts_ns: Integers, ends_ns: Integers) -> Nesting:

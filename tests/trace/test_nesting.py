@@ -109,4 +109,14 @@ def test_no_spans_nest_in_nothing() -> None:
 
 def test_tracks_on_one_axis_do_not_touch() -> None:
     start, end = on_one_axis(np.asarray([4, 4, 9]), np.asarray([100, 120, 3]), np.asarray([110, 121, 5]))
-    assert (start.tolist(), end.tolist()) == ([0, 20, 22], [10, 21, 24])
+    # the pause of ten before the second is cut to the longest span and one
+    assert (start.tolist(), end.tolist()) == ([0, 11, 22], [10, 12, 24])
+
+
+def test_stamps_that_are_decades_off_leave_room_for_the_other_tracks() -> None:
+    late = 1_780_000_000_000_000_000
+    track = np.repeat(np.arange(12), 3)
+    start = np.tile(np.asarray([5, late, late + 10]), 12)
+    found = nest(track, start, start + np.tile(np.asarray([7, 100, 20]), 12))
+    assert found.self_ns.tolist() == [7, 80, 20] * 12
+    assert found.parent[:6].tolist() == [NO_PARENT, NO_PARENT, 1, NO_PARENT, NO_PARENT, 4]
