@@ -241,6 +241,8 @@ class _Stretch:
             return None
         except json.JSONDecodeError as error:
             self._need_more(start, error)
+            if not error.msg.startswith("Invalid control character"):
+                return None
             self._marks.clear()
             try:
                 value, end = self._tolerant.raw_decode(self._text, start)
