@@ -218,6 +218,15 @@ def test_who_wrote_a_trace_shows_in_its_events(event: Event, dialect: str) -> No
     assert roles(table_of(event)).dialect.name == dialect
 
 
+def test_annotations_of_the_first_kineto_are_told_from_operators_by_name() -> None:
+    table = table_of(span("aten::mm", "Operator"), span("ProfilerStep#5", "Operator"), span("k", "Kernel"))
+    assert by_name(table) == {
+        "aten::mm": Role.HOST_OP,
+        "ProfilerStep#5": Role.HOST_ANNOTATION,
+        "k": Role.KERNEL,
+    }
+
+
 def test_spans_of_a_program_that_nobody_knows_have_no_role() -> None:
     assert set(by_name(table_of(span("paint", "blink"), span("layout", None))).values()) == {Role.OTHER}
 
