@@ -338,7 +338,9 @@ class _Stretch:
         self._lost = True
         if not self._final:
             keep = max(self._at, len(text) - _TAIL_CHARACTERS)
-            while keep > self._at and (text[keep] == "{" or text[keep].isspace()):
+            # A brace that white space follows may begin an event; but no more is kept of megabytes of white space.
+            least = max(self._at, keep - _TAIL_CHARACTERS)
+            while keep > least and (text[keep] == "{" or text[keep].isspace()):
                 keep -= 1
             self._at = keep
             return self._outcome()

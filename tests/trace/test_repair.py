@@ -397,3 +397,10 @@ def test_no_bytes_break_the_parser(data: bytes, array_form: bool) -> None:
     result = parse(data, array_form=array_form)
     assert 0 <= result.consumed <= len(data)
     assert result.events.count(None) == sum(result.dropped.values())
+
+
+def test_a_stretch_of_white_space_alone_is_not_kept_for_the_next_window() -> None:
+    parsed = parse_events(
+        b" " * 2**20, final=False, array_form=False, dropped=Counter(), repaired=Counter(), resync=True
+    )
+    assert parsed.consumed > 2**20 - 2**15
