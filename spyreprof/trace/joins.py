@@ -29,7 +29,7 @@ class Lookup:
             low, high = int(self._ids[0]), int(self._ids[-1])
             if high - low < _SPARSE * len(ids) + _SMALL:
                 self._low = low
-                self._first = np.searchsorted(self._ids, np.arange(low, high + 2))
+                self._first = np.concatenate(([0], np.cumsum(np.bincount(self._ids - low))))
 
     def find(self, wanted: Integers) -> tuple[Integers, Integers]:
         """The first row of each id (in the order given at the start) and how many rows have it.

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spyreprof.trace.joins import Lookup
@@ -183,6 +183,7 @@ def test_ascend_work_is_linked_by_its_two_kinds_of_arrows() -> None:
 ids = st.one_of(st.integers(-1, 12), st.integers(-(2**62) - 3, 2**63 - 1))
 
 
+@example([2**63 - 2, 2**63 - 1], [2**63 - 1, -(2**63)])
 @given(st.lists(ids, max_size=30), st.lists(ids, max_size=10))
 def test_rows_are_found_by_id(known: list[int], wanted: list[int]) -> None:
     rows = np.arange(100, 100 + len(known))
