@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from spyreprof.trace.device_work import DeviceSpans
-from spyreprof.trace.intervals import Intervals, union_lengths, union_of
+from spyreprof.trace.intervals import Intervals, sum_of, union_lengths, union_of
 from spyreprof.trace.roles import Role
 from spyreprof.trace.table import Flags, Identity, Integers
 
@@ -112,7 +112,7 @@ def _device_time(spans: DeviceSpans, chosen: Integers, idle_reason: str | None) 
         exposed_copy_ns=exposed_copy_ns if any_copy else None,
         hidden_copy_ns=copy.length_ns - exposed_copy_ns if any_copy and not stamped else None,
         overlap_reason=(HOST_STAMPED if stamped else None) if any_copy else NO_COPIES,
-        raw_sum_ns=int((raw_end - start).sum()),
+        raw_sum_ns=sum_of(raw_end - start),
         clipped_sum_ns=int((end - start).sum()),
         overlong=int(spans.overlong[chosen].sum()),
     )

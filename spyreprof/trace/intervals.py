@@ -8,6 +8,9 @@ import numpy as np
 
 from spyreprof.trace.table import Flags, Integers
 
+# Sums that are surely no larger than an int64, whatever float rounds away.
+_LARGE = 2.0**62
+
 
 @dataclass(frozen=True)
 class Intervals:
@@ -48,6 +51,13 @@ class Intervals:
     def gaps(self, start_ns: int, end_ns: int) -> Intervals:
         """What of a window is not covered."""
         return union_of(np.asarray([start_ns], np.int64), np.asarray([end_ns], np.int64)).difference(self)
+
+
+def sum_of(durations_ns: Integers) -> int:
+    """The sum of durations, none negative; the maximum of an int64 where stamps gone wild add up to more."""
+    if float(durations_ns.sum(dtype=np.float64)) < _LARGE:
+        return int(durations_ns.sum())
+    return min(sum(durations_ns.tolist()), 2**63 - 1)
 
 
 def union_of(starts_ns: Integers, ends_ns: Integers) -> Intervals:
