@@ -74,7 +74,7 @@ def _file(evidence: Evidence) -> Iterator[Fault]:
 
 def _without_device(evidence: Evidence) -> Fault:
     calls = int(evidence.found.has(*RUNTIME).sum())
-    asked = bool(evidence.table.metadata.devices) or calls > 0
+    asked = evidence.table.metadata.has_device_properties or calls > 0
     if not asked:
         return Fault(
             kind="cpu_only",

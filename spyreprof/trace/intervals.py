@@ -57,7 +57,8 @@ def sum_of(durations_ns: Integers) -> int:
     """The sum of durations, none negative; the maximum of an int64 where stamps gone wild add up to more."""
     if float(durations_ns.sum(dtype=np.float64)) < _LARGE:
         return int(durations_ns.sum())
-    return min(sum(durations_ns.tolist()), 2**63 - 1)
+    total: int = sum(durations_ns.tolist())
+    return min(total, 2**63 - 1)
 
 
 def union_of(starts_ns: Integers, ends_ns: Integers) -> Intervals:
