@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import zlib
 from collections.abc import Callable
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 from spyreprof.errors import UserError
 
@@ -46,7 +46,14 @@ class Text(Protocol):
         """About `size` bytes of text; empty only at the end."""
 
 
-def open_text(stream: IO[bytes], label: str, *, stop: int | None = None) -> Text:
+class Readable(Protocol):
+    """Bytes that are read forward."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes; empty only at the end."""
+
+
+def open_text(stream: Readable, label: str, *, stop: int | None = None) -> Text:
     """Find out how the text of `stream` is stored and read it from there.
 
     Args:
@@ -67,7 +74,7 @@ def open_text(stream: IO[bytes], label: str, *, stop: int | None = None) -> Text
     return text if encoding is None else _Recoded(text, encoding)
 
 
-def _read_full(stream: IO[bytes], size: int) -> bytes:
+def _read_full(stream: Readable, size: int) -> bytes:
     pieces = []
     while size and (piece := stream.read(size)):
         pieces.append(piece)
@@ -87,7 +94,7 @@ class _Plain:
     truncated = False
     replaced = 0
 
-    def __init__(self, stream: IO[bytes], head: bytes, stop: int | None) -> None:
+    def __init__(self, stream: Readable, head: bytes, stop: int | None) -> None:
         self._stream, self._head = stream, head
         self._left = stop
 
@@ -126,7 +133,7 @@ class _Inflated:
 
     replaced = 0
 
-    def __init__(self, stream: IO[bytes], head: bytes, label: str) -> None:
+    def __init__(self, stream: Readable, head: bytes, label: str) -> None:
         self.truncated = False
         self._inflate, self._errors = _inflater()
         self._member = self._inflate()
