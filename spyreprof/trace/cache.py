@@ -29,9 +29,9 @@ from spyreprof.trace.reader import finish, unreadable
 from spyreprof.trace.stream import Reading, Window, read_events, read_part
 from spyreprof.trace.table import MISSING, EventTable
 from spyreprof.trace.text import open_text
+from spyreprof.trace.version import COLUMNS_VERSION
 
-# Raised whenever the same trace gives other columns.
-VERSION = 1
+
 INDEX = "events.json"
 ROWS_PER_GROUP = 2**15
 # Below this a second process costs more than it saves.
@@ -81,7 +81,7 @@ def build(
     if not any(part.rows for part in parts):
         # Says why; the table is empty.
         finish(load_parts(directory, len(parts)), str(path), found=facts.found, empty=not size_bytes)
-    index = {"version": VERSION, "parts": len(parts)}
+    index = {"version": COLUMNS_VERSION, "parts": len(parts)}
     (directory / INDEX).write_text(json.dumps(index))
 
 
@@ -93,7 +93,7 @@ def load(directory: Path, label: str = "trace") -> EventTable:
     """
     try:
         index = json.loads((directory / INDEX).read_bytes())
-        if index["version"] != VERSION:
+        if index["version"] != COLUMNS_VERSION:
             raise ValueError("another version")
         table = load_parts(directory, int(index["parts"]))
     except (OSError, ValueError, KeyError, TypeError, IndexError, _arrow_error()) as error:
