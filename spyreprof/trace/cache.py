@@ -31,7 +31,6 @@ from spyreprof.trace.table import MISSING, EventTable
 from spyreprof.trace.text import open_text
 from spyreprof.trace.version import COLUMNS_VERSION
 
-
 INDEX = "events.json"
 ROWS_PER_GROUP = 2**15
 # Below this a second process costs more than it saves.
