@@ -50,21 +50,25 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
 
 def ranks_of(traces: Sequence[TraceMetadata]) -> Ranks:
     """Tell the ranks of traces of one job by what each says about itself."""
+    return ranks_told([(_number(trace, "rank"), _number(trace, "world_size")) for trace in traces])
+
+
+def ranks_told(traces: Sequence[tuple[int | None, int | None]]) -> Ranks:
+    """As `ranks_of`, from the rank and the number of ranks that each trace tells."""
     ranks, sizes = [], set()
-    for place, trace in enumerate(traces):
-        rank, size = _number(trace, "rank"), _number(trace, "world_size")
+    for place, (rank, size) in enumerate(traces):
         ranks.append(RankOfTrace(place, 0 if rank is None else rank, rank is not None))
         if size:
             sizes.add(size)
     present = [one.rank for one in ranks if one.told] or [one.rank for one in ranks]
     repeated = tuple(sorted(rank for rank, count in Counter(present).items() if count > 1))
-    size = max(sizes) if sizes else None
+    world_size = max(sizes) if sizes else None
     shown = set(present)
-    missing = None if size is None else _first_missing(shown, size)
-    count = None if size is None else size - sum(rank < size for rank in shown)
+    missing = None if world_size is None else _first_missing(shown, world_size)
+    count = None if world_size is None else world_size - sum(rank < world_size for rank in shown)
     return Ranks(
         ranks=tuple(ranks),
-        world_size=size,
+        world_size=world_size,
         missing=missing,
         missing_count=count,
         repeated=repeated,

@@ -111,6 +111,7 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         quality: sentences about events that could not be read as they are.
+        metadata_events, repaired, dropped, truncated_at_byte: as in `TraceQuality`.
         faults: everything else that is wrong.
         start_ns, end_ns: of all events but those stamped far from the rest; absolute nanoseconds.
         devices: empty without device work; `devices_reason` says why.
@@ -122,6 +123,10 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[Fault, ...]
     events_read: int
     events_kept: int
+    metadata_events: int
+    repaired: dict[str, int]
+    dropped: dict[str, int]
+    truncated_at_byte: int | None
     dialect: str
     dialect_title: str
     rank: RankOfTrace
@@ -160,6 +165,10 @@ def summary_of(trace: Examined) -> TraceSummary:
         faults=health.faults,
         events_read=table.quality.events_read,
         events_kept=table.quality.events_kept,
+        metadata_events=table.quality.metadata_events,
+        repaired=dict(table.quality.repaired),
+        dropped=dict(table.quality.dropped),
+        truncated_at_byte=table.quality.truncated_at_byte,
         dialect=trace.found.dialect.name,
         dialect_title=trace.found.dialect.title,
         rank=rank.ranks[0],
