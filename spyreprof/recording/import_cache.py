@@ -48,7 +48,20 @@ class Entry:
         return _is_own_folder(self.path) and (self.path / _DONE).is_file()
 
     def fill(self, make: Callable[[Path], None]) -> None:
-        """Have the recording made, under another name until it is whole."""
+        """Have the recording made, under another name until it is whole.
+
+        Raises:
+            UserError: there is no room for it.
+        """
+        try:
+            self._fill(make)
+        except OSError as error:
+            raise UserError(
+                f"What was read cannot be kept in {self._root}: {error.strerror or error}.",
+                "Make room there, or name another folder in XDG_CACHE_HOME or TMPDIR.",
+            ) from error
+
+    def _fill(self, make: Callable[[Path], None]) -> None:
         unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self._root))
         try:
             made = unfinished / self.path.name

@@ -123,11 +123,8 @@ def _build_whole(
     stream: IO[bytes], path: Path, directory: Path, size_bytes: int, progress: Progress | None
 ) -> PartFacts:
     part, encoder = _PartWriter(directory / "part-0"), Encoder()
-    counting = _Counting(stream, size_bytes, 1.0, progress)
-    try:
-        reading = read_events(open_text(counting, str(path)), encoder, part)
-    except OSError as error:
-        raise unreadable(path, error) from error
+    counting = _Counting(stream, path, size_bytes, 1.0, progress)
+    reading = read_events(open_text(counting, str(path)), encoder, part)
     return part.close(encoder, reading)
 
 
@@ -145,7 +142,7 @@ def _build_two(
     try:
         stream.seek(0)
         size_bytes = path.stat().st_size
-        counting = _Counting(stream, size_bytes, size_bytes / max(place, 1), progress)
+        counting = _Counting(stream, path, size_bytes, size_bytes / max(place, 1), progress)
         part, encoder = _PartWriter(directory / "part-0"), Encoder()
         reading = read_events(open_text(counting, str(path), stop=place), encoder, part)
         facts = part.close(encoder, reading)
@@ -175,12 +172,19 @@ def build_second(path: Path, place: int, directory: Path, *, array_form: bool) -
 class _Counting:
     """A file that tells how far it has been read."""
 
-    def __init__(self, stream: IO[bytes], size_bytes: int, factor: float, progress: Progress | None) -> None:
-        self._stream, self._size_bytes, self._factor, self._progress = stream, size_bytes, factor, progress
+    def __init__(
+        self, stream: IO[bytes], path: Path, size_bytes: int, factor: float, progress: Progress | None
+    ) -> None:
+        self._stream, self._path = stream, path
+        self._size_bytes, self._factor, self._progress = size_bytes, factor, progress
         self._done_bytes = 0
 
     def read(self, size: int = -1) -> bytes:
-        piece = self._stream.read(size)
+        try:
+            piece = self._stream.read(size)
+        except OSError as error:
+            # Told from a failure to write the columns, which is not the trace's.
+            raise unreadable(self._path, error) from error
         self._done_bytes += len(piece)
         if self._progress is not None:
             self._progress(min(int(self._done_bytes * self._factor), self._size_bytes), self._size_bytes)
