@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from spyreprof import __version__
+from spyreprof.errors import UserError
 from spyreprof.recording.content_key import content_key
 from spyreprof.trace.version import COLUMNS_VERSION
 
