@@ -70,17 +70,30 @@ class ListedRun(msgspec.Struct, frozen=True):
     k: int
 
 
+class ImportedFile(msgspec.Struct, frozen=True):
+    """A file that a recording was made of.
+
+    `kind` is that of `spyreprof.inputs`. `path` is for who made the recording; no report has it.
+    """
+
+    kind: str
+    size_bytes: int
+    key: str
+    path: str | None = None
+
+
 class Manifest(msgspec.Struct, frozen=True):
     """See `docs/recording.md`. Keys that are absent keep their default; keys that are unknown are ignored.
 
     `ended_ns` is None when the recorder itself was killed. `repeats` is None except in the manifest of a repeated
     recording, which holds the list of its runs and nothing of what a run holds; `repeat_count` were asked for.
+    `imported` is None except in a recording that was made of files.
     """
 
     schema_version: int
     run_id: str | None = None
     spyreprof_version: str | None = None
-    mode: Literal["record", "attach"] = "record"
+    mode: Literal["record", "attach", "import"] = "record"
     command: list[str] = []
     created_epoch_ns: int | None = None
     started_ns: Nanoseconds | None = None
@@ -95,6 +108,7 @@ class Manifest(msgspec.Struct, frozen=True):
     repeat: Repeat | None = None
     repeat_count: int | None = None
     repeats: list[ListedRun] | None = None
+    imported: list[ImportedFile] | None = None
     notes: list[str] = []
 
     @property

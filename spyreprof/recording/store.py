@@ -13,6 +13,7 @@ from spyreprof.recording import layout, schema
 from spyreprof.recording.cache import Build, cached_table
 from spyreprof.recording.counters import read_counters, read_polls
 from spyreprof.recording.engine import engine_settings, read_compiles, read_model
+from spyreprof.recording.imported_files import read_summaries
 from spyreprof.recording.manifest import Manifest, read_manifest
 from spyreprof.recording.peaks import declared_peaks, measured_peaks
 from spyreprof.recording.phases import public_phases, read_phases
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from spyreprof.hardware.profile import HardwareProfile
     from spyreprof.recording.schema import AnalysisInputs
+    from spyreprof.trace.summary import TraceSummary
 
 # Properties whose reading counts what it had to leave out.
 _COUNTED_PARTS = (
@@ -162,6 +164,15 @@ class Recording:
         """Engine steps inside profiler windows; reads the traces."""
         return profiled_steps(self.source, self.windows, self.processes)
 
+    @property
+    def trace_summaries(self) -> tuple[TraceSummary, ...]:
+        """What each imported trace shows, in the order in which they were given; empty for other recordings."""
+        return self._summaries[0]
+
+    @cached_property
+    def _summaries(self) -> tuple[tuple[TraceSummary, ...], int]:
+        return read_summaries(self.source)
+
     @cached_property
     def versions(self) -> dict[str, str | None]:
         """Versions by package name, of the process that ran the most steps; None where a package is absent."""
@@ -176,7 +187,9 @@ class Recording:
         found = assess(self.source, self.manifest, self.processes.values(), self.windows, self.counts)
         traces = self.window_steps
         lost = {LOST_TRACES: traces.lost_traces} if traces.lost_traces else {}
-        return replace(found, notes=(*found.notes, *traces.notes), counts=found.counts | lost)
+        damaged = self._summaries[1]
+        summaries = (f"Summaries of imported traces that are damaged, left out: {damaged:,}.",) if damaged else ()
+        return replace(found, notes=(*found.notes, *traces.notes, *summaries), counts=found.counts | lost)
 
     def analysis_inputs(self, hardware: HardwareProfile | None = None) -> AnalysisInputs:
         """Everything that the analyzers may look at.

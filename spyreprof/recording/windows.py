@@ -10,6 +10,8 @@ import numpy as np
 
 from spyreprof.errors import UserError
 from spyreprof.recording import layout
+from spyreprof.recording.imported_files import STEPS_SUFFIX
+from spyreprof.recording.imported_files import read_steps as read_stored_steps
 from spyreprof.recording.rows import WindowRow
 from spyreprof.recording.schema import Interval
 from spyreprof.recording.shards import find_shards, read_mixed_rows
@@ -131,7 +133,10 @@ def profiled_steps(source: Source, windows: list[Window], processes: dict[str, P
     lost: set[int] = set()
     names = set(source.names())
     saved = [window for window in windows if window.row.state == "saved" and window.row.file]
+    stored, damaged = _of_imported(source, saved)
     for number, (writer, row) in enumerate(saved, start=1):
+        if row.file is None or row.file.endswith(STEPS_SUFFIX):
+            continue
         process = processes.get(writer)
         offsets_ns = process.clock_offsets_ns(row.t1) if process is not None else []
         if row.epoch_ns is not None and row.t1:
@@ -167,4 +172,19 @@ def profiled_steps(source: Source, windows: list[Window], processes: dict[str, P
         if not found:
             notes.append(f"The trace of profiler window {number} holds no engine step.")
         steps.extend(found)
-    return WindowSteps(tuple(sorted(steps, key=lambda step: step.start_ns)), tuple(notes), len(lost))
+    if damaged:
+        notes.append(f"Imported traces whose steps are missing or damaged: {damaged:,}.")
+    steps = sorted([*steps, *stored], key=lambda step: step.start_ns)
+    return WindowSteps(tuple(steps), tuple(notes), len(lost) + damaged)
+
+
+def _of_imported(source: Source, saved: list[Window]) -> tuple[list[ProfiledStep], int]:
+    """Steps of windows that are imported traces, which were taken apart before; and how many cannot be had."""
+    steps: list[ProfiledStep] = []
+    damaged = 0
+    for number, (writer, row) in enumerate(saved, start=1):
+        if row.file is not None and row.file.endswith(STEPS_SUFFIX):
+            stored = read_stored_steps(source, row.file, number, writer)
+            damaged += stored is None
+            steps.extend(stored or ())
+    return steps, damaged
