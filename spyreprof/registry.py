@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from spyreprof.findings import Diagnosis
@@ -59,6 +59,13 @@ def attach(
     from spyreprof_collectors.attach import attach as run
 
     return run(AttachOptions(pid, url, duration_s, out, py_spy_rate_hz, quiet))
+
+
+def import_files(paths: Sequence[Path], out: Path, progress: Callable[[int, int], None] | None = None) -> None:
+    """Make a recording of files that somebody already has; `progress` is told bytes read and their total."""
+    from spyreprof.recording.imported import import_files
+
+    import_files(paths, out, progress=progress)
 
 
 def capabilities(python: str | None = None, command: Sequence[str] = ()) -> list[Capability]:

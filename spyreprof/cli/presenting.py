@@ -6,11 +6,13 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spyreprof import registry
+from spyreprof.cli.progress import Progress
 from spyreprof.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,8 +20,7 @@ if TYPE_CHECKING:
     from spyreprof.report.model import Report
     from spyreprof.targets import Targets
 
-ACCEPTED = "Give a recording folder, a packed recording (.zip) or a report.json."
-_ZIP_MAGIC = b"PK"
+ACCEPTED = "Give a recording folder, a packed recording (.zip), a report.json, or traces of torch.profiler."
 
 
 class Format(str, Enum):
@@ -29,27 +30,37 @@ class Format(str, Enum):
     JSON = "json"
 
 
-def load_report(path: Path, targets: Targets | None) -> Report:
-    """Read a report.json, or diagnose a recording.
+def load_report(paths: Sequence[Path], targets: Targets | None, *, keep: bool = True) -> Report:
+    """Read a report.json, or diagnose a recording, or what other files hold together.
 
     Args:
-        path: recording folder, packed recording or report.json.
+        paths: a recording folder, a packed recording or a report.json; or any number of other files.
         targets: the user's latency targets; None where there are none.
+        keep: what is made of other files may be kept for a second look.
 
     Raises:
-        UserError: nothing readable is there, or targets are given for a report that was already made.
+        UserError: nothing readable is there, the files do not go together, or targets are given for a report that was
+            already made.
     """
-    if not path.exists():
-        raise UserError(f"There is no {path}.", ACCEPTED)
-    if not path.is_dir() and not path.is_file():
-        # a pipe or a device may never end
-        raise UserError(f"{path} is neither a file nor a folder.", ACCEPTED)
-    if path.is_dir() or _is_zip(path):
-        return report_on(path, targets)
-    from spyreprof.report.read import looks_like_report, read_report
+    from spyreprof.inputs import InputKind, identify
 
-    if not looks_like_report(path):
-        raise UserError(f"{path} is neither a recording nor a report.", ACCEPTED)
+    kinds = [identify(path) for path in paths]
+    alone = (InputKind.RECORDING, InputKind.PACKED_RECORDING, InputKind.REPORT, InputKind.OTHER_FOLDER)
+    if len(paths) > 1 and any(kind in alone for kind in kinds):
+        raise UserError(
+            "A recording or a report is read by itself, not together with other files.",
+            "Run `spyreprof report` once for each.",
+        )
+    if kinds[0] is InputKind.REPORT:
+        return _ready_report(paths[0], targets)
+    if kinds[0] in alone or kinds[0] is InputKind.OTHER_ZIP:
+        return report_on(paths[0], targets)
+    return _report_on_files(paths, targets, keep=keep)
+
+
+def _ready_report(path: Path, targets: Targets | None) -> Report:
+    from spyreprof.report.read import read_report
+
     report = read_report(path)
     if targets is not None:
         raise UserError(
@@ -57,6 +68,37 @@ def load_report(path: Path, targets: Targets | None) -> Report:
             "Give the recording together with --slo.",
         )
     return report
+
+
+def _report_on_files(paths: Sequence[Path], targets: Targets | None, *, keep: bool) -> Report:
+    """Make a recording of the files, unless that was done before, and report on it."""
+    from spyreprof.recording.import_cache import entry_for
+    from spyreprof.report.read import read_report
+
+    entry = entry_for(paths, keep=keep)
+    name = f"report-{_key_of(targets)}.json"
+    stored = entry.stored(name)
+    if stored is not None:
+        try:
+            report = read_report(stored)
+        except UserError:
+            pass  # made again below
+        else:
+            entry.touch()
+            return report
+    if not entry.complete:
+        with Progress("Reading") as progress:
+            entry.fill(lambda folder: registry.import_files(paths, folder, progress))
+    report = report_on(entry.path, targets)
+    from spyreprof.report.writer import dump
+
+    entry.store(name, dump(report))
+    return report
+
+
+def _key_of(targets: Targets | None) -> str:
+    # Part of a file name: letters, digits and dots.
+    return "plain" if targets is None else f"{targets.itl_p99_s}-{targets.ttft_p99_s}"
 
 
 def report_on(path: Path, targets: Targets | None) -> Report:
@@ -154,18 +196,6 @@ def _replace(out: Path, content: bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-
-
-def _is_zip(path: Path) -> bool:
-    return _start(path).startswith(_ZIP_MAGIC)
-
-
-def _start(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(len(_ZIP_MAGIC))
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.", ACCEPTED) from error
 
 
 def _wants_color() -> bool:

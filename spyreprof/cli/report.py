@@ -26,7 +26,10 @@ _SLO_EXAMPLE = "Write for example --slo itl_p99=50ms,ttft_p99=2s."
 def command(  # noqa: PLR0913, PLR0917 - Typer wants one parameter for each option
     inputs: Annotated[
         list[Path],
-        typer.Argument(metavar="INPUT", help="A recording folder, a packed recording or a report.json."),
+        typer.Argument(
+            metavar="INPUT",
+            help="A recording (folder or packed), a report.json, or traces of torch.profiler, one for each rank.",
+        ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
     form: Annotated[Format | None, typer.Option("--format", help="terminal (default) or json.")] = None,
@@ -39,6 +42,9 @@ def command(  # noqa: PLR0913, PLR0917 - Typer wants one parameter for each opti
         str | None,
         typer.Option(help="Latency targets, e.g. itl_p99=50ms,ttft_p99=2s.", metavar="TARGETS"),
     ] = None,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Read traces anew, and keep nothing of them for a second look.")
+    ] = False,
     strict: Annotated[
         bool,
         typer.Option(
@@ -49,12 +55,10 @@ def command(  # noqa: PLR0913, PLR0917 - Typer wants one parameter for each opti
     ] = False,
 ) -> None:
     """Say where the time went, what binds, and what to change."""
-    if len(inputs) > 1:
-        raise UserError("One input at a time is read.", "Run `spyreprof report` once for each.")
     if as_json and form is Format.TERMINAL:
         raise UserError("--json and --format terminal contradict each other.", "Give one of them.")
     targets = _targets(slo) if slo is not None else None
-    report = load_report(inputs[0], targets)
+    report = load_report(inputs, targets, keep=not no_cache)
     present(report, Format.JSON if as_json else form or Format.TERMINAL, out, show_all=show_all, width=width)
     if strict:
         _hold_to(report)
