@@ -30,6 +30,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("record", "spyreprof.cli.record", passes_arguments_on=True),
     Verb("attach", "spyreprof.cli.attach"),
     Verb("report", "spyreprof.cli.report"),
+    Verb("import", "spyreprof.cli.import_"),
     Verb("doctor", "spyreprof.cli.doctor", passes_arguments_on=True),
     Verb("demo", "spyreprof.cli.demo"),
     Verb("pack", "spyreprof.cli.pack"),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from spyreprof import __version__
-from spyreprof.errors import UserError
+from spyreprof.errors import EXIT_OUR_FAILURE, UserError
 from spyreprof.inputs import InputKind, identify, not_read
 from spyreprof.recording import layout
 from spyreprof.recording.content_key import content_key
@@ -95,6 +95,13 @@ def import_files(paths: Sequence[Path], out: Path, *, progress: Progress | None 
     is_new = _claim(out)
     try:
         _fill(out, traces, notes, progress)
+    except OSError as error:
+        _take_back(out, is_new)
+        raise UserError(
+            f"Cannot write into {out}: {(error.strerror or str(error)).lower()}.",
+            "Free some space there, or name a folder elsewhere with --out.",
+            exit_code=EXIT_OUR_FAILURE,
+        ) from error
     except BaseException:
         _take_back(out, is_new)
         raise

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from spyreprof.findings import Origin
+    from spyreprof.trace.health import Fault
     from spyreprof.trace.profiled import ProfiledStep
 
 
@@ -202,3 +203,5 @@ class AnalysisInputs:
     polls: pd.DataFrame | None = None
     # Columns of PHASES, where only names that are common knowledge remain; None like no rows.
     named_phases: pd.DataFrame | None = None
+    # Faults of the traces that the recording was made of; None where it was recorded.
+    imported_faults: tuple[Fault, ...] | None = None

@@ -201,6 +201,7 @@ class Recording:
         torch = main.torch if main is not None else None
         start_ns, end_ns = self._span()
         host = self.manifest.host
+        imported = self.manifest.imported is not None
         return schema.AnalysisInputs(
             steps=self.steps,
             requests=self.requests,
@@ -213,12 +214,14 @@ class Recording:
             finished=self.manifest.ended_ns is not None,
             profiled_steps=self.window_steps.steps,
             stacks=number_frames(self.stacks)[0] if len(self.stacks) else None,
-            pauses=pauses(self.windows, self.steps, self._last_ns),
+            # All of an imported recording ran under a profiler; that is no pause of it.
+            pauses=() if imported else pauses(self.windows, self.steps, self._last_ns),
             collectives=self.collectives,
             compiles=self._compiles,
             peaks=self._peaks(hardware),
             model=self._model,
             settings=engine_settings(self.counters),
+            imported_faults=tuple(fault for one in self.trace_summaries for fault in one.faults) if imported else None,
             device_kind=torch.device_kind if torch is not None else None,
             cpu_count=len(torch.affinity) if torch is not None and torch.affinity else host.cpu_count,
         )

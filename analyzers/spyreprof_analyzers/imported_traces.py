@@ -1,0 +1,59 @@
+"""What can be said of imported traces: no verdict, since they show neither the load nor a step without a profiler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spyreprof.findings import Diagnosis, NotJudged
+from spyreprof_analyzers.verdict import undetermined
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from spyreprof.trace.health import Fault
+    from spyreprof_analyzers.book import EvidenceBook
+
+_REASON = "every step was measured under a profiler, which slows the host, and traces show neither requests nor peaks"
+_OBTAIN = (
+    "run the engine under `spyreprof record`: most of its steps run without a profiler, beside the requests, the "
+    "engine's metrics and this machine's peaks"
+)
+_STEPS_OBTAIN = "profile an engine that annotates its steps (vLLM, SGLang), or mark them with `spyreprof_agent`"
+_DEVICE_OBTAIN = (
+    "profile again with the device's activity, for instance ProfilerActivity.CUDA, and with no other profiler attached "
+    "to the device"
+)
+# How to get rid of what forbids to judge idle time; of anything else there is but to profile again.
+_IDLE_OBTAIN = {
+    "file_cut_short": "copy or export the trace again, whole",
+    "device_ends_early": "profile fewer steps, so that the device's buffers hold all of them",
+    "graph_kernels_missing": "profile without recorded graphs (eager mode), or with a profiler that sees inside them",
+}
+
+
+def what_traces_show(faults: Sequence[Fault], book: EvidenceBook) -> Diagnosis:
+    """Everything but a verdict: what is missing, and how to get it.
+
+    Args:
+        faults: of all traces.
+        book: takes what is left open.
+    """
+    missing = NotJudged(topic="what binds the engine", reason=_REASON, obtain=_OBTAIN)
+    for fault in faults:
+        if fault.kind == "no_device_events":
+            book.leave_open("time on the device, phases included", fault.sentence.rstrip("."), _DEVICE_OBTAIN)
+        elif "steps" in fault.forbids:
+            book.leave_open("prefill and decode", fault.sentence.rstrip("."), _STEPS_OBTAIN)
+        elif "idle" in fault.forbids and fault.kind != "cpu_only":
+            obtain = _IDLE_OBTAIN.get(fault.kind, "profile again")
+            book.leave_open("idle time of the device", fault.sentence.rstrip("."), obtain)
+    return Diagnosis(
+        window=None,
+        time_budget=None,
+        phases=(),
+        latencies=(),
+        verdict=undetermined(_REASON, (missing,), ()),
+        findings=(),
+        not_judged=(missing, *book.not_judged),
+        evidence=book.evidence,
+    )
