@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.optimize import lsq_linear
 
 from spyreprof.findings import SlopeFit, SlopeTerm
 
@@ -126,6 +125,9 @@ def _solve(
     design: NDArray[np.float64], cycles: NDArray[np.float64], reweightings: int = REWEIGHTINGS
 ) -> NDArray[np.float64]:
     """Non-negative least squares on relative errors, reweighted by Huber's rule."""
+    # Where nothing is fitted, nobody waits for the quarter of a second that this takes.
+    from scipy.optimize import lsq_linear
+
     scale = design.max(axis=0)
     relative = design / scale / cycles[:, None]
     weight = np.ones(len(cycles))
