@@ -131,7 +131,7 @@ def _fill(out: Path, paths: Sequence[Path], notes: list[str], progress: Progress
     notes += _about_ranks(traces)
     if any(trace.without_times for trace in traces):
         notes.append("A trace has times before its clock began; its steps are left out.")
-    notes.append("This recording was made of traces: all of it was measured under a profiler, which slows the host.")
+    notes.append("This recording was made of traces: all of it was measured under a profiler.")
     _write_json(out / layout.MANIFEST, _manifest(traces, files, notes))
 
 
