@@ -78,7 +78,7 @@ def diagnose(inputs: AnalysisInputs, rules: RuleBook, targets: Targets) -> Diagn
     """
     book = EvidenceBook()
     if inputs.imported_faults is not None:
-        return what_traces_show(inputs.imported_faults, book)
+        return what_traces_show(inputs.imported_faults, len(inputs.steps), book)
     writer = busiest_writer(inputs.steps)
     everything = engine_steps(inputs.steps, writer) if writer is not None else None
     if writer is None or everything is None or len(everything) < 2:

@@ -31,22 +31,23 @@ _IDLE_OBTAIN = {
 }
 
 
-def what_traces_show(faults: Sequence[Fault], book: EvidenceBook) -> Diagnosis:
+def what_traces_show(faults: Sequence[Fault], engine_steps: int, book: EvidenceBook) -> Diagnosis:
     """Everything but a verdict: what is missing, and how to get it.
 
     Args:
         faults: of all traces.
+        engine_steps: steps in them whose names tell their work.
         book: takes what is left open.
     """
     missing = NotJudged(topic="what binds the engine", reason=_REASON, obtain=_OBTAIN)
     for fault in faults:
         if fault.kind == "no_device_events":
             book.leave_open("time on the device, phases included", fault.sentence.rstrip("."), _DEVICE_OBTAIN)
-        elif "steps" in fault.forbids:
-            book.leave_open("prefill and decode", fault.sentence.rstrip("."), _STEPS_OBTAIN)
         elif "idle" in fault.forbids and fault.kind != "cpu_only":
             obtain = _IDLE_OBTAIN.get(fault.kind, "profile again")
             book.leave_open("idle time of the device", fault.sentence.rstrip("."), obtain)
+    if not engine_steps:
+        book.leave_open("prefill and decode", "no step of an engine is marked in the traces", _STEPS_OBTAIN)
     return Diagnosis(
         window=None,
         time_budget=None,

@@ -167,14 +167,19 @@ def test_a_cut_trace_keeps_the_steps_before_the_cut(tmp_path: Path) -> None:
     assert "cut short" in cut.reason
 
 
-def test_a_trace_without_steps_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [None, "ProfilerStep#3"])
+def test_a_trace_without_steps_of_an_engine_says_so(tmp_path: Path, step: str | None) -> None:
     trace = TraceBuilder().operator("aten::mm", 0, MS)
+    if step is not None:
+        trace.step(step, 0, MS)
     recording = imported(tmp_path, write(tmp_path / "trace.json", trace))
     assert len(recording.steps) == 0
     assert len(recording.trace_summaries) == 1
     diagnosis = registry.diagnose(recording.analysis_inputs())
     assert diagnosis.verdict.primary == "undetermined"
-    assert "No step is marked" in next(one.reason for one in diagnosis.not_judged if one.topic == "prefill and decode")
+    assert "no step of an engine" in next(
+        one.reason for one in diagnosis.not_judged if one.topic == "prefill and decode"
+    )
 
 
 def test_steps_before_the_clock_began_are_left_out(tmp_path: Path) -> None:
