@@ -69,6 +69,16 @@ FLAGS = _words(
 )
 PYTHON_FLAGS = _words("-u -O -OO -B -I -s -S -E -v -q")
 
+# Categories that the profilers of PyTorch and the vendors give to events.
+EVENT_CATEGORIES = _words(
+    """
+    cpu_op user_annotation gpu_user_annotation cpu_instant_event python_function kernel gpu_memcpy gpu_memset
+    cuda_runtime cuda_driver cuda_sync cuda_profiler_range ac2g fwdbwd overhead xpu_runtime xpu_driver
+    privateuse1_runtime privateuse1_driver mtia_runtime mtia_ccp_events async_cpu_op collective_comm glow_runtime
+    Operator Runtime Kernel Memcpy Memset async_npu async_task_queue HostToDevice Trace dynamo_timed
+    """
+)
+
 _NUMBER_TYPES = "auto|half|float|float16|float32|bfloat16|fp8|fp8_e4m3|fp8_e5m2|fp16|fp32|bf16|int8|int4"
 # Values that are no numbers and may stand beside these options.
 OPTION_VALUES: dict[str, re.Pattern[str]] = {
@@ -123,6 +133,8 @@ DTYPES = _words(
     """
 )
 DEVICE_KINDS = _words("cpu cuda rocm hip xpu spyre aiu hpu tpu mps npu")
+# How traces name a device that has no number of its own.
+ACCELERATOR = re.compile(r"(GPU|NPU|XPU|AIU|CUDA|HIP|MTIA|[Dd]evice)[ :]?\d{1,3}|Ascend Hardware|Spyre|AIU")
 MACHINES = _words("x86_64 aarch64 arm64 s390x ppc64le riscv64")
 PACKAGES = _words("python torch vllm torch_spyre vllm_spyre sendnn transformers sglang triton numpy")
 UNITS = _words("% ns us ms s min h b kb mb gb tb kib mib gib")

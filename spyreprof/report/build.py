@@ -30,6 +30,7 @@ from spyreprof.report.model import (
 from spyreprof.report.profiler_windows import profiler_windows
 from spyreprof.report.redact import RedactedCommand, Redactor, own_words
 from spyreprof.report.throughput import throughput
+from spyreprof.report.traces import trace_inputs, trace_ranks, trace_reports
 from spyreprof.report.writer import seal
 from spyreprof.units import NS_PER_S
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from spyreprof.recording.manifest import Manifest
     from spyreprof.recording.schema import AnalysisInputs
     from spyreprof.recording.windows import Window
+    from spyreprof.trace.summary import TraceSummary
 
 
 class ReadingQuality(Protocol):
@@ -80,6 +82,9 @@ class Recorded(Protocol):
     @property
     def windows(self) -> Sequence[Window]: ...  # noqa: D102
 
+    @property
+    def trace_summaries(self) -> Sequence[TraceSummary]: ...  # noqa: D102
+
 
 def build_report(recording: Recorded, diagnosis: Diagnosis, inputs: AnalysisInputs) -> Report:
     """Join a diagnosis with the run it is about, redacted and sealed.
@@ -97,7 +102,11 @@ def build_report(recording: Recorded, diagnosis: Diagnosis, inputs: AnalysisInpu
     quality = _quality(recording, inputs, diagnosis, redactor)
     read = _input(recording, inputs, redactor)
     span = (inputs.recording_start_ns, inputs.recording_end_ns)
-    paused = profiler_windows(recording.windows, manifest.collectors, span, diagnosis.window, redactor)
+    paused = None
+    if manifest.imported is None:  # else what the windows cost is not known
+        paused = profiler_windows(recording.windows, manifest.collectors, span, diagnosis.window, redactor)
+    summaries = recording.trace_summaries
+    traces, ranks = trace_reports(summaries, redactor), trace_ranks(summaries, redactor)
     names = FrameNames(recording.frames, redactor)
     findings, evidence = names.findings(diagnosis.findings), names.evidence(diagnosis.evidence)
     return seal(
@@ -107,7 +116,7 @@ def build_report(recording: Recorded, diagnosis: Diagnosis, inputs: AnalysisInpu
             report_id="",
             run=run,
             conditions=conditions,
-            inputs=(read,),
+            inputs=(read, *trace_inputs(summaries)),
             quality=quality,
             redaction=redactor.summary(),
             window=diagnosis.window,
@@ -120,6 +129,8 @@ def build_report(recording: Recorded, diagnosis: Diagnosis, inputs: AnalysisInpu
             evidence=evidence,
             profiler_windows=paused,
             throughput=throughput(inputs, diagnosis),
+            traces=traces,
+            trace_ranks=ranks,
         )
     )
 

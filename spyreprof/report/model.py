@@ -2,7 +2,8 @@
 
 The JSON is this model, field for field. Names that scripts rely on: `schema_version`, `verdict.primary`,
 `verdict.confidence`, `verdict.secondary`, `quality`, `time_budget`, `phases`,
-`findings[].advice[].setting/from/to`, `not_judged`, `evidence`. Units stand in names, ratios run from 0 to 1,
+`findings[].advice[].setting/from/to`, `not_judged`, `evidence`, `traces[].data`, `traces[].faults[].kind`,
+`traces[].devices`. Units stand in names, ratios run from 0 to 1,
 absent is None and never 0.
 
 Fields of type `Public` hold text that came from outside and was let through by `spyreprof.report.redact`, the
@@ -11,7 +12,7 @@ only module that makes such values. The type checker refuses a plain string in t
 
 from __future__ import annotations
 
-from typing import Literal, NewType
+from typing import Literal
 
 import msgspec
 
@@ -28,10 +29,10 @@ from spyreprof.findings import (
     TimeBudget,
     Verdict,
 )
+from spyreprof.report.public import Public as Public  # noqa: PLC0414 - part of the model for all who import it
+from spyreprof.report.trace_model import TraceRanks, TraceReport
 
 SCHEMA_VERSION = 1
-
-Public = NewType("Public", str)
 
 
 class Producer(msgspec.Struct, frozen=True, kw_only=True):
@@ -319,3 +320,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     # Empty, and None, unless the recording is a repeated one.
     repeats: tuple[RepeatedRun, ...] = ()
     noise_floor: NoiseFloor | None = None
+    # Empty, and None, unless traces of a profiler were read.
+    traces: tuple[TraceReport, ...] = ()
+    trace_ranks: TraceRanks | None = None

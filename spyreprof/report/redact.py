@@ -18,7 +18,7 @@ from importlib import resources
 from pathlib import PurePosixPath
 from typing import Literal
 
-from spyreprof.report import allowed
+from spyreprof.report import allowed, allowed_names
 from spyreprof.report.command_line import CommandReader, Word
 from spyreprof.report.model import Public, RedactionSummary
 from spyreprof.report.visible import visible
@@ -34,6 +34,7 @@ Kind = Literal[
     "quantisation",
     "run_id",
     "model",
+    "accelerator",
 ]
 
 _EDGE_PUNCTUATION = "([{\"'`<)]}>.,;:!?"
@@ -86,6 +87,7 @@ class Redactor:
             "quantisation": _matcher(allowed.OPTION_VALUES["--quantization"]),
             "run_id": _matcher(allowed.RUN_ID),
             "model": allowed.is_public_model,
+            "accelerator": _matcher(allowed.ACCELERATOR),
         }
 
     def text(self, kind: Kind, value: str) -> Public:
@@ -107,6 +109,15 @@ class Redactor:
             return Public(f"{function} ({file.removeprefix('<stdlib>/')})")
         where = self._pseudonym("file", file)
         return Public(f"{self._pseudonym('function', f'{file}:{function}')} ({where})")
+
+    def event_name(self, kind: Literal["kernel", "operator", "category"], value: str) -> Public:
+        """The name of an event of a trace: whole, in pieces where only some of them are public, or a pseudonym."""
+        if allowed_names.is_public_name(value) or (kind == "category" and value in allowed.EVENT_CATEGORIES):
+            return Public(value)
+        parts = allowed_names.pieces(value) if kind == "kernel" else None
+        if parts is None:
+            return self._pseudonym(kind, value)
+        return Public("".join(part if public else self._pseudonym(kind, part) for part, public in parts))
 
     def command(self, argv: Sequence[str]) -> RedactedCommand:
         """Reduce a command line to its public words: known options, and values that are numbers or listed."""

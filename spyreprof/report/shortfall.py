@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 from spyreprof.report.model import Report
 
@@ -18,6 +19,8 @@ LOST_PARTS: dict[str, str] = {
     "lost_steps": "steps that the recorder counted are missing",
     "lost_traces": "traces of profiler windows are missing, cut short or unreadable",
 }
+# The fault of a trace that was to show a device; a capture of the CPU alone has another.
+DEVICE_MISSED = "no_device_events"
 
 
 def shortfalls(report: Report) -> tuple[str, ...]:
@@ -39,6 +42,22 @@ def shortfalls(report: Report) -> tuple[str, ...]:
         for run in report.repeats
         if run.state in {"cut_off", "unreadable"} and not run.shown
     )
+    lacking.extend(_of_traces(report))
     if report.verdict.primary == "undetermined":
         lacking.append(f"The verdict is undetermined: {report.verdict.reason}")
     return tuple(lacking)
+
+
+def _of_traces(report: Report) -> Iterator[str]:
+    for trace in report.traces:
+        data = trace.data
+        if data.truncated_at_byte is not None:
+            yield f"Trace {trace.trace} is cut short at byte {data.truncated_at_byte:,}."
+        dropped = sum(part.events for part in data.dropped)
+        if dropped:
+            yield f"Trace {trace.trace} holds {dropped:,} events that could not be used."
+        if any(fault.kind == DEVICE_MISSED for fault in trace.faults):
+            yield f"Trace {trace.trace} was to show a device and holds no work of one."
+    ranks = report.trace_ranks
+    if ranks is not None and ranks.missing_count:
+        yield f"{ranks.missing_count:,} of {ranks.world_size or 0:,} ranks have no trace."

@@ -1,7 +1,7 @@
 """The report for a terminal: one screen that says what was seen, what binds, and what to try.
 
-Order is the argument: first what the numbers hold for and what is missing, then the verdict with its
-witnesses, then the figures behind it, then what to change. Colour repeats what a word already says.
+Order is the argument: first what is wrong with the data, what the numbers hold for and what is missing, then the
+verdict with its witnesses, then the figures behind it, then what to change. Colour repeats what a word already says.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from spyreprof.report.page import Column, Page
 from spyreprof.report.profiler_windows import in_words
 from spyreprof.report.terminal_findings import deciding_finding, draw_findings
 from spyreprof.report.terminal_rates import draw_repeats, draw_throughput
+from spyreprof.report.terminal_traces import draw_data, draw_device_time
 from spyreprof.units import format_bytes, format_seconds, format_share
 
 LINES_SHOWN = 3
@@ -47,10 +48,12 @@ def render(
         Lines, each ended by a newline.
     """
     page = Page(width, ascii_only)
+    draw_data(page, report, show_all)
     _conditions(page, report)
     _quality(page, report, show_all)
     _window(page, report)
     _verdict(page, report, show_all)
+    draw_device_time(page, report, show_all)
     _time_budget(page, report)
     _phases(page, report, show_all)
     draw_throughput(page, report)

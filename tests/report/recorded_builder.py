@@ -15,6 +15,7 @@ from spyreprof.recording.manifest import Collector, Exit, Host, Manifest, Proces
 from spyreprof.recording.rows import WindowRow
 from spyreprof.recording.schema import COUNTERS, REQUESTS, STEPS, USAGE, AnalysisInputs, Column, ModelFacts
 from spyreprof.recording.windows import Window
+from spyreprof.trace.summary import TraceSummary
 
 SECOND = 1_000_000_000
 
@@ -117,6 +118,7 @@ class FakeRecording:
     versions: dict[str, str | None] = field(default_factory=lambda: {"torch": "2.13.0+cpu", "vllm": None})
     frames: tuple[tuple[str, str], ...] = ()
     windows: list[Window] = field(default_factory=list)
+    trace_summaries: tuple[TraceSummary, ...] = ()
     quality: SimpleNamespace = field(
         default_factory=lambda: SimpleNamespace(notes=["2 lines could not be read."], counts={"cut_lines": 2})
     )
