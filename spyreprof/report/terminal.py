@@ -124,7 +124,10 @@ def _quality(page: Page, report: Report, show_all: bool) -> None:
         page.labelled("", f"profiler windows: {in_words(report.profiler_windows)}")
     lacking = [collector for collector in quality.collectors if collector.state != "ok"]
     named = [f"{c.name} {c.state}: {c.reason}" if c.reason else f"{c.name} {c.state}" for c in lacking]
-    sentences = [*_unseen(quality.coverage), *quality.notes, *named]
+    # Said above, among the faults.
+    of_ranks = report.trace_ranks.notes if report.trace_ranks is not None else ()
+    notes = [note for note in quality.notes if note not in of_ranks]
+    sentences = [*_unseen(quality.coverage), *notes, *named]
     if not sentences:
         page.labelled("Missing", "nothing")
     shown = sentences if show_all else sentences[:LINES_SHOWN]

@@ -36,6 +36,14 @@ def test_an_imported_recording_is_reported_on_like_any_other(tmp_path: Path) -> 
     assert "under a profiler" in " ".join(shown.stdout.split())
 
 
+def test_what_is_said_of_ranks_is_said_once(tmp_path: Path) -> None:
+    trace(tmp_path / "trace.json")
+    run("import", "trace.json", "--out", "made.spyreprof", cwd=tmp_path)
+    shown = " ".join(run("report", "made.spyreprof", cwd=tmp_path).stdout.split())
+    assert shown.count("do not tell their rank") == 1
+    assert "profiler windows:" not in shown
+
+
 def test_without_a_name_the_folder_is_named_by_the_time(tmp_path: Path) -> None:
     trace(tmp_path / "trace.json")
     done = run("import", "trace.json", cwd=tmp_path)
