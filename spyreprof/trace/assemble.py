@@ -169,6 +169,15 @@ def assemble(parts: Sequence[Part]) -> EventTable:
     order = kept[sort_order(pid[kept], tid[kept], ts_ns[kept], dur_ns[kept])]
     del kept
     ph = column("ph").astype(np.int32)[order]
+
+    def ordered(name: str) -> npt.NDArray[Any]:
+        # What all rows lack needs no order.
+        found = any(name in part.names() for part in parts)
+        return column(name)[order] if found else _all_missing(len(order))
+
+    def codes(name: str) -> Codes:
+        return ordered(name).astype(np.int32)
+
     complete = np.isin(ph, [code for code, value in enumerate(merged.values["ph"]) if value == "X"])
     dur_ns = dur_ns[order]
     values = merged.values
@@ -178,13 +187,13 @@ def assemble(parts: Sequence[Part]) -> EventTable:
         dur_ns=dur_ns,
         ph_code=ph,
         cat_code=cat[order],
-        name_code=column("name").astype(np.int32)[order],
+        name_code=codes("name"),
         pid_code=pid[order],
         tid_code=tid[order],
-        correlation=column("correlation")[order],
-        external_id=column("external_id")[order],
-        dims_code=column("dims").astype(np.int32)[order],
-        types_code=column("types").astype(np.int32)[order],
+        correlation=ordered("correlation"),
+        external_id=ordered("external_id"),
+        dims_code=codes("dims"),
+        types_code=codes("types"),
         ph_values=tuple(values["ph"]),
         cat_values=tuple(values["cat"]),
         name_values=tuple(values["name"]),
@@ -192,9 +201,9 @@ def assemble(parts: Sequence[Part]) -> EventTable:
         tid_values=tuple(values["tid"]),
         dims_values=tuple(values["dims"]),
         types_values=tuple(values["types"]),
-        row=column("row")[order],
-        flow_id=column("flow_id")[order],
-        args={name: column(name)[order] for name in _ARGUMENTS if any(name in part.names() for part in parts)},
+        row=ordered("row"),
+        flow_id=ordered("flow_id"),
+        args={name: _compact(ordered(name)) for name in _ARGUMENTS if any(name in part.names() for part in parts)},
         text_values=tuple(values["text"]),
         id_values=tuple(values["ids"]),
         counters=_counters(parts, merged, order, len(ts_ns)),
@@ -248,6 +257,9 @@ def _column_reader(parts: Sequence[Part], merged: _Merged) -> Callable[[str], np
     first_rows = np.cumsum([0, *(part.facts.elements for part in parts)])
 
     def column(name: str) -> npt.NDArray[Any]:
+        if not any(name in part.names() for part in parts):
+            # One value that stands for all rows takes no memory.
+            return _all_missing(sum(part.facts.rows for part in parts))
         pieces = []
         for number, part in enumerate(parts):
             if name not in part.names():
@@ -265,6 +277,17 @@ def _column_reader(parts: Sequence[Part], merged: _Merged) -> Callable[[str], np
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     return column
+
+
+def _all_missing(rows: int) -> Integers:
+    """`MISSING` for all rows, which takes no memory."""
+    return np.broadcast_to(np.int64(MISSING), rows)
+
+
+def _compact(column: Integers) -> Integers | Codes:
+    """Half of the memory where the values allow it; `EventTable.arg` gives them back as int64."""
+    fits = not len(column) or (int(column.min()) >= -(2**31) and int(column.max()) < 2**31)
+    return column.astype(np.int32) if fits else column
 
 
 def _counters(parts: Sequence[Part], merged: _Merged, order: Integers, rows: int) -> CounterSamples | None:

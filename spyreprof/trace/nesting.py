@@ -8,6 +8,7 @@ wins until it ends.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,8 @@ from spyreprof.trace.roles import ON_HOST, Role, Roles
 from spyreprof.trace.table import MISSING, EventTable, Flags, Integers
 
 NO_PARENT = -1
+# What is worked on at once: all spans of a large trace, with what is computed on the way, would take gigabytes.
+_PART_SPANS = 2**19
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,30 @@ def nest(track: Integers, starts_ns: Integers, ends_ns: Integers) -> Nesting:
             are equal. The table's own order is such an order. Ends are not before starts.
     """
     starts, ends = on_one_axis(track, starts_ns, ends_ns)
+    n = len(starts)
+    parent, depth, self_ns, last = (np.empty(n, np.int64) for _ in range(4))
+    crossing = np.empty(n, np.bool_)
+    places = _pauses(starts, ends)
+    for begin, end in pairwise(places):
+        part = _nest_part(starts[begin:end], ends[begin:end])
+        parent[begin:end] = np.where(part.parent == NO_PARENT, NO_PARENT, part.parent + begin)
+        depth[begin:end], self_ns[begin:end] = part.depth, part.self_ns
+        last[begin:end], crossing[begin:end] = part.last + begin, part.crossing
+    return Nesting(parent, self_ns, depth, last, crossing)
+
+
+def _pauses(starts: Integers, ends: Integers) -> list[int]:
+    """Places at which no span is running, some `_PART_SPANS` apart where there are such, from 0 to the end."""
+    n = len(starts)
+    if n <= _PART_SPANS:
+        return [0, n] if n else []
+    pauses = np.flatnonzero(starts[1:] >= np.maximum.accumulate(ends)[:-1]) + 1
+    wanted = np.arange(_PART_SPANS, n, _PART_SPANS)
+    after = np.searchsorted(pauses, wanted)
+    return [0, *dict.fromkeys(pauses[after[after < len(pauses)]].tolist()), n]
+
+
+def _nest_part(starts: Integers, ends: Integers) -> Nesting:
     parent, depth = _by_depth(starts, ends)
     inside = np.flatnonzero(parent != NO_PARENT)
     crossing = np.zeros(len(starts), np.bool_)

@@ -33,16 +33,14 @@ _COMPLETE = "X"
 _SPELLING = b' \t\r\n"'
 
 
-def arguments_key(args: bytes | Mapping[str, Any] | None) -> int:
-    """What the column `PAIR_ARGS` holds of the arguments of a begin or end event, decoded or as JSON text.
-
-    It is the same for the same arguments, whatever the white space; `MISSING` for none.
-    """
-    if isinstance(args, Mapping):
-        args = json.dumps(args, ensure_ascii=False, default=str).encode(errors="replace")
-    if args is None or args == b"{}":
+def arguments_key(args: Mapping[str, Any] | None) -> int:
+    """What the column `PAIR_ARGS` holds of the arguments of a begin or end event; `MISSING` for none."""
+    if not args:
         return MISSING
-    return zlib.crc32(args.translate(None, _SPELLING))
+    try:
+        return zlib.crc32(json.dumps(args, default=float).encode().translate(None, _SPELLING))
+    except (ValueError, TypeError, RecursionError):
+        return zlib.crc32(b"")
 
 
 def join(table: EventTable) -> EventTable:
@@ -91,7 +89,7 @@ def join(table: EventTable) -> EventTable:
         types_code=merged_codes(table.types_code),
         row=table.row[order],
         flow_id=table.flow_id[order],
-        args={name: merged(column) for name, column in table.args.items() if name != PAIR_ARGS},
+        args={name: merged(table.arg(name)) for name in table.args if name != PAIR_ARGS},
         counters=_moved(table, order),
         quality=replace(
             table.quality,

@@ -157,8 +157,10 @@ def _around(table: EventTable, spans: Integers, moments: Integers) -> Integers:
 
 def _operators(table: EventTable, found: Roles, launch: Integers, work: Integers) -> tuple[Integers, list[int]]:
     """The operator of each piece of device work, and how many were found by id, by flow and by time."""
-    operators = np.flatnonzero(found.has(Role.HOST_OP) & (table.dur_ns != MISSING))
     operator = np.full(len(table), MISSING, np.int64)
+    if not len(work):
+        return operator, [0, 0, 0]
+    operators = np.flatnonzero(found.has(Role.HOST_OP) & (table.dur_ns != MISSING))
     operator[work] = Lookup(table.external_id[operators], operators).only(table.external_id[work])
     by_id = operator != MISSING
     if found.dialect.operator_flows:

@@ -74,7 +74,7 @@ class EventTable:
         dims_code: into `dims_values`, the JSON text of `args["Input Dims"]`.
         types_code: into `types_values`, the JSON text of `args["Input type"]`.
         args: further columns by name, only those that some event has: see `columns.ARG_COLUMNS`. Texts are codes into
-            `text_values`.
+            `text_values`. Read them with `arg`, which gives int64 however they are held.
         id_values: ids that are no int64; see `OTHER_ID`.
     """
 
@@ -100,7 +100,7 @@ class EventTable:
     metadata: TraceMetadata
     row: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
     flow_id: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
-    args: Mapping[str, Integers] = field(default_factory=dict)
+    args: Mapping[str, Integers | Codes] = field(default_factory=dict)
     text_values: tuple[str, ...] = ()
     id_values: tuple[Identity, ...] = ()
     counters: CounterSamples | None = None
@@ -111,7 +111,7 @@ class EventTable:
     def arg(self, name: str) -> Integers:
         """A column of `args`; all `MISSING` where no event has it. Shape (n,)."""
         found = self.args.get(name)
-        return found if found is not None else np.full(len(self), MISSING, np.int64)
+        return found.astype(np.int64, copy=False) if found is not None else np.full(len(self), MISSING, np.int64)
 
     def has_category(self, *categories: str) -> Flags:
         """Which events are of one of the categories; shape (n,)."""
