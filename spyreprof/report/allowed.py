@@ -132,7 +132,7 @@ DTYPES = _words(
     int32
     """
 )
-DEVICE_KINDS = _words("cpu cuda rocm hip xpu spyre aiu hpu tpu mps npu")
+DEVICE_KINDS = _words("cpu cuda rocm hip xpu spyre aiu hpu tpu mps npu mtia privateuse1 accelerator")
 # How traces name a device that has no number of its own.
 ACCELERATOR = re.compile(r"(GPU|NPU|XPU|AIU|CUDA|HIP|MTIA|[Dd]evice)[ :]?\d{1,3}|Ascend Hardware|Spyre|AIU")
 MACHINES = _words("x86_64 aarch64 arm64 s390x ppc64le riscv64")

@@ -11,9 +11,11 @@ from builders import EPOCH_OFFSET_NS, MS, START_NS, TraceBuilder, decode_name, p
 
 from spyreprof import registry
 from spyreprof.errors import UserError
+from spyreprof.inputs import InputKind
 from spyreprof.recording.imported import import_files
 from spyreprof.recording.pack import pack
 from spyreprof.recording.store import Recording, open_recording
+from spyreprof.report.redact import Redactor
 
 CLOCK_NS = EPOCH_OFFSET_NS + START_NS
 STEPS = 4
@@ -91,7 +93,7 @@ def test_a_device_that_was_asked_for_and_is_not_there_is_not_the_cpu(tmp_path: P
     trace = write(tmp_path / "trace.json", engine(), deviceProperties=[{"id": 0, "name": "device"}])
     recording = imported(tmp_path, trace)
     inputs = recording.analysis_inputs()
-    assert inputs.device_kind == "accelerator"
+    assert inputs.device_kind == Redactor().text("device", "accelerator") == "accelerator"
     assert all(step.operators == () and step.device_busy_ns is None for step in inputs.profiled_steps)
     diagnosis = registry.diagnose(inputs)
     open_question = next(one for one in diagnosis.not_judged if one.topic == "time on the device, phases included")
@@ -194,6 +196,12 @@ def test_files_of_other_kinds_are_named(tmp_path: Path) -> None:
     log.write_text("INFO 01-02 03:04:05 [engine.py:10] ready\n" * 3)
     trace = write(tmp_path / "trace.json", engine())
     assert "Given but not read: a vLLM log (1)." in notes(imported(tmp_path, log, trace))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in InputKind if not kind.is_read])
+def test_a_report_may_name_every_kind_of_file(kind: InputKind) -> None:
+    sentence = f"Given but not read: {kind.value} (1)."
+    assert Redactor().text("sentence", sentence) == sentence
 
 
 def test_a_trace_that_cannot_be_read_costs_itself_alone(tmp_path: Path) -> None:

@@ -15,7 +15,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 VOCABULARY = ROOT / "spyreprof/report/vocabulary.txt"
-SPEAKERS = ("collectors/spyreprof_collectors", "spyreprof/recording", "spyreprof/trace", "spyreprof/errors.py")
+SPEAKERS = (
+    "collectors/spyreprof_collectors",
+    "spyreprof/recording",
+    "spyreprof/trace",
+    "spyreprof/inputs.py",
+    "spyreprof/errors.py",
+)
 
 _WORD = re.compile(r"(?:--|[/.])?[A-Za-z][A-Za-z']*(?:[-_./:][A-Za-z0-9]+)*[A-Za-z0-9]*")
 _EDGES = "([{\"'`<)]}>.,;:!?"
