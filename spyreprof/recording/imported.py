@@ -21,7 +21,7 @@ from spyreprof.errors import EXIT_OUR_FAILURE, UserError
 from spyreprof.inputs import InputKind, identify, not_read
 from spyreprof.recording import layout
 from spyreprof.recording.content_key import content_key
-from spyreprof.recording.imported_files import steps_name, summary_name
+from spyreprof.recording.imported_files import events_name, steps_name, summary_name, writer_name
 from spyreprof.recording.manifest import ImportedFile
 from spyreprof.trace import cache
 from spyreprof.trace.faults import Examined, examine
@@ -132,7 +132,8 @@ def _fill(out: Path, paths: Sequence[Path], notes: list[str], progress: Progress
     if any(trace.without_times for trace in traces):
         notes.append("A trace has times before its clock began; its steps are left out.")
     notes.append("This recording was made of traces: all of it was measured under a profiler.")
-    _write_json(out / layout.MANIFEST, _manifest(traces, files, notes))
+    # Last: without it there is no recording.
+    _write(out / layout.MANIFEST, json.dumps(_manifest(traces, files, notes), indent=1).encode() + b"\n")
 
 
 def _import_trace(out: Path, number: int, path: Path, progress: Progress | None) -> _Trace:
@@ -142,19 +143,19 @@ def _import_trace(out: Path, number: int, path: Path, progress: Progress | None)
     table, by_name = _with_rank(table, path)
     seen = examine(table)
     summary = summary_of(seen)
-    (out / summary_name(number)).write_bytes(msgspec.json.encode(summary))
+    _write(out / summary_name(number), msgspec.json.encode(summary))
     device_kind = _device_kind(seen)
     steps = _profiled(seen, number, device_kind)
     without_times = bool(steps) and min(step.start_ns for step in steps) < 0
     if without_times:
         steps = ()
-    (out / steps_name(number)).write_bytes(msgspec.json.encode(steps))
+    _write(out / steps_name(number), msgspec.json.encode(steps))
     _write_shards(out, number, seen, summary, device_kind, steps)
     return _Trace(path, table.metadata, summary, device_kind, by_name, without_times)
 
 
 def _events(out: Path, number: int) -> Path:
-    return out / layout.TRACES / f"{number}.events"
+    return out / events_name(number)
 
 
 def _part_of(progress: Progress | None, before_bytes: int, total_bytes: int) -> Progress | None:
@@ -189,7 +190,7 @@ def _device_kind(seen: Examined) -> str | None:
 def _profiled(seen: Examined, number: int, device_kind: str | None) -> tuple[ProfiledStep, ...]:
     """The steps taken apart, with nothing of what the trace's faults forbid to say."""
     kind = device_kind or _UNSEEN_DEVICE
-    steps = profiled_steps(seen.table, 0, number, device_kind=kind, writer=_writer(number))
+    steps = profiled_steps(seen.table, 0, number, device_kind=kind, writer=writer_name(number))
     if kind == "cpu" or not seen.health.forbids("busy"):
         return steps
     return tuple(replace(step, operators=(), device_busy_ns=None) for step in steps)
@@ -204,10 +205,6 @@ def _about_ranks(traces: Sequence[_Trace]) -> list[str]:
 
 
 # ---- writing
-
-
-def _writer(number: int) -> str:
-    return f"import-{number}"
 
 
 def _write_shards(
@@ -245,8 +242,8 @@ def _write_shards(
 
 
 def _write_shard(out: Path, kind: str, number: int, rows: Sequence[Mapping[str, object]]) -> None:
-    path = out / layout.SHARDS / f"{kind}-{_writer(number)}.jsonl"
-    path.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+    path = out / layout.SHARDS / f"{kind}-{writer_name(number)}.jsonl"
+    _write(path, b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
 
 
 def _manifest(traces: Sequence[_Trace], files: Sequence[ImportedFile], notes: Sequence[str]) -> dict[str, object]:
@@ -290,7 +287,7 @@ def _take_back(out: Path, is_new: bool) -> None:
         shutil.rmtree(out, ignore_errors=True)
 
 
-def _write_json(path: Path, value: Mapping[str, object]) -> None:
+def _write(path: Path, content: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(json.dumps(value, indent=1).encode() + b"\n")
+        file.write(content)

@@ -40,6 +40,21 @@ def steps_name(number: int) -> str:
     return f"{layout.TRACES}/{number}{STEPS_SUFFIX}"
 
 
+def events_name(number: int) -> str:
+    """The folder of its events."""
+    return f"{layout.TRACES}/{number}.events"
+
+
+def writer_name(number: int) -> str:
+    """By which writer its shards are."""
+    return f"import-{number}"
+
+
+def imported_traces(source: Source) -> list[int]:
+    """The numbers of the imported traces of a recording, ascending."""
+    return sorted(int(match[1]) for name in source.names() if (match := _SUMMARY.fullmatch(name)))[:MAX_SUMMARIES]
+
+
 def read_summaries(source: Source) -> tuple[tuple[TraceSummary, ...], int]:
     """The summaries of all imported traces in order, and how many are damaged."""
     from spyreprof.trace.summary import TraceSummary
