@@ -31,6 +31,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("attach", "spyreprof.cli.attach"),
     Verb("report", "spyreprof.cli.report"),
     Verb("import", "spyreprof.cli.import_"),
+    Verb("export", "spyreprof.cli.export"),
     Verb("doctor", "spyreprof.cli.doctor", passes_arguments_on=True),
     Verb("demo", "spyreprof.cli.demo"),
     Verb("pack", "spyreprof.cli.pack"),

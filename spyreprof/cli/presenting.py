@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from spyreprof import registry
 from spyreprof.cli.progress import Progress
+from spyreprof.cli.writing import writing
 from spyreprof.errors import UserError
 
 if TYPE_CHECKING:
@@ -170,32 +170,9 @@ def present(report: Report, form: Format, out: Path | None, *, show_all: bool, w
             sys.stdout.flush()
             return
         content = text.encode()
-    _write(out, content)
+    with writing(out) as stream:
+        stream.write(content)
     sys.stderr.write(f"Wrote {out}.\n")
-
-
-def _write(out: Path, content: bytes) -> None:
-    try:
-        if out.exists() and not out.is_file():
-            # a device or a pipe is written to; renaming onto it would put a file in its place
-            with out.open("wb") as stream:
-                stream.write(content)
-            return
-        _replace(out.resolve(), content)
-    except OSError as error:
-        raise UserError(f"{out} cannot be written: {error.strerror}.", "Name another file with --out.") from error
-
-
-def _replace(out: Path, content: bytes) -> None:
-    """Write beside the target and rename, so that nobody ever reads half a report."""
-    handle, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        Path(name).replace(out)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _wants_color() -> bool:

@@ -6,13 +6,16 @@ trace is moved by the offset that held when it was taken, so that a wall clock t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spyreprof.errors import UserError
+from spyreprof.recording.imported_files import STEPS_SUFFIX, events_name, imported_traces, writer_name
 from spyreprof.recording.source import READ_ERRORS
 from spyreprof.recording.windows import CLOCK_SET_NS, MAX_TRACE_BYTES, Window
+from spyreprof.trace.cache import load as load_columns
 from spyreprof.trace.export import Mark, Part
 from spyreprof.trace.own_tracks import UNKNOWN_PHASE, marks_of
 from spyreprof.trace.reader import read_bytes
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from spyreprof.recording.processes import ProcessFacts
+    from spyreprof.recording.rows import WindowRow
     from spyreprof.recording.store import Recording
     from spyreprof.trace.table import EventTable
 
@@ -41,48 +45,31 @@ class Exported:
     notes: tuple[str, ...]
 
 
-class _Trace:
-    """One window's trace; read each time it is asked for."""
+class _Trace(NamedTuple):
+    """A trace of the recording; `load` reads it each time, and its `window` is None for imported ones."""
 
-    def __init__(self, recording: Recording, file: str, number: int) -> None:
-        self._recording, self._file, self._number = recording, file, number
-
-    def __call__(self) -> EventTable:
-        """Read it.
-
-        Raises:
-            UserError: it cannot be read, or is no trace.
-        """
-        try:
-            with self._recording.source.open(self._file) as stream:
-                return read_bytes(stream.read(MAX_TRACE_BYTES), f"of profiler window {self._number}")
-        except READ_ERRORS as error:
-            raise UserError(
-                f"The trace of profiler window {self._number} cannot be read.", "Copy the recording again."
-            ) from error
+    writer: str
+    load: Callable[[], EventTable]
+    window: WindowRow | None
 
 
 def exported(recording: Recording) -> Exported:
     """Gather the traces, the steps, the profiler windows, the named phases and the requests of a recording."""
     offset_ns = _offset_ns(recording)
     labels = {writer: _label(process) for writer, process in recording.processes.items()}
-    parts, marks, notes = [], [], []
-    saved = [window for window in recording.windows if window.row.state == "saved" and window.row.file]
-    names = set(recording.source.names())
-    for number, window in enumerate(saved, start=1):
-        file = window.row.file or ""
-        if file not in names:
-            notes.append(f"The trace of profiler window {number} is missing.")
-            continue
-        load = _Trace(recording, file, number)
+    parts: list[Part] = []
+    marks: list[Mark] = []
+    notes: list[str] = []
+    for trace in _traces(recording, notes):
         try:
-            table = load()
+            table = trace.load()
         except UserError as error:
             notes.append(error.problem)
             continue
-        shift_ns = offset_ns - _offset_of(window, recording.processes.get(window.writer), table, offset_ns)
-        label = labels.get(window.writer, window.writer)
-        parts.append(Part(load, window.writer, label, shift_ns))
+        process = recording.processes.get(trace.writer)
+        shift_ns = offset_ns - _offset_of(trace.window, process, table, offset_ns)
+        label = labels.get(trace.writer, trace.writer)
+        parts.append(Part(trace.load, trace.writer, label, shift_ns))
         marks.extend(marks_of(table, suffix=f" in traces of {label}", shift_ns=shift_ns))
     marks.extend(_steps(recording.steps, labels, offset_ns))
     marks.extend(_windows(recording.windows, labels, offset_ns))
@@ -91,15 +78,45 @@ def exported(recording: Recording) -> Exported:
     return Exported(tuple(parts), tuple(marks), tuple(notes))
 
 
+def _traces(recording: Recording, notes: list[str]) -> Iterator[_Trace]:
+    names = set(recording.source.names())
+    saved = [window for window in recording.windows if window.row.state == "saved" and window.row.file]
+    for number, (writer, row) in enumerate(saved, start=1):
+        file = row.file or ""
+        if file.endswith(STEPS_SUFFIX):
+            continue  # of an imported trace
+        if file in names:
+            yield _Trace(writer, partial(_read_window, recording, file, number), row)
+        else:
+            notes.append(f"The trace of profiler window {number} is missing.")
+    for number in imported_traces(recording.source):
+        events = recording.path / events_name(number)
+        if events.is_dir():
+            yield _Trace(writer_name(number), partial(load_columns, events, f"imported trace {number}"), None)
+        else:
+            notes.append(f"The events of imported trace {number} are not in the recording: export its own file.")
+
+
+def _read_window(recording: Recording, file: str, number: int) -> EventTable:
+    try:
+        with recording.source.open(file) as stream:
+            return read_bytes(stream.read(MAX_TRACE_BYTES), f"of profiler window {number}")
+    except READ_ERRORS as error:
+        raise UserError(
+            f"The trace of profiler window {number} cannot be read.", "Copy the recording again."
+        ) from error
+
+
 def _offset_ns(recording: Recording) -> int:
     """From CLOCK_MONOTONIC to the wall clock; 0 where no process noted it."""
     anchors = sorted(anchor for process in recording.processes.values() for anchor in process.anchors)
     return anchors[0][1] - anchors[0][0] if anchors else 0
 
 
-def _offset_of(window: Window, process: ProcessFacts | None, table: EventTable, default_ns: int) -> int:
+def _offset_of(row: WindowRow | None, process: ProcessFacts | None, table: EventTable, default_ns: int) -> int:
     """The clock's offset when a trace was taken: the first that puts it where its window was, else the nearest."""
-    row = window.row
+    if row is None:
+        return default_ns
     offsets_ns = process.clock_offsets_ns(row.t1) if process is not None else []
     if row.epoch_ns is not None and row.t1:
         offsets_ns.insert(0, row.epoch_ns - row.t1)
