@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,10 @@ _HIDDEN_BY_WORK: dict[OperatorKind, int] = {"copy": 1, "communication": 2}
 _KINDS: tuple[OperatorKind, ...] = ("attention", "communication", "copy", "elementwise", "matmul", "other")
 _LAYERS = np.asarray([_HIDDEN_BY_WORK.get(kind, 0) for kind in _KINDS], np.int64)
 _OTHER = _KINDS.index("other")
+
+
+# Steps are taken apart in groups of about so many operators: of all at once the intermediate arrays are the peak.
+_PART_OPERATORS = 2**19
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,18 +109,7 @@ def profiled_steps(
     if table.quality.truncated:
         # a file that is cut short misses the operators of the steps around the cut: what is missing is not idle
         steps = steps.before(int(table.ts_ns.max()))
-    operators = _Operators(table, found, steps)
-    busy_ns: list[int | None] = [None] * len(steps)
-    totals: list[tuple[OperatorTime, ...]] = [()] * len(steps)
-    device = np.flatnonzero(found.device_work)
-    if len(device):
-        totals, shares = _device_totals(table, found, steps, operators, device)
-        busy_ns = list(shares)
-    elif device_kind == "cpu":
-        totals = _operator_totals(operators, len(steps))
-    count = np.bincount(operators.spans.step, minlength=len(steps))
-    gap_ns = steps.end_ns - steps.start_ns
-    np.subtract.at(gap_ns, operators.spans.step, operators.nesting.self_ns)
+    taken = _taken_apart(table, found, steps, device_kind)
     result = []
     for index, work in enumerate(steps.works):
         if work is None:
@@ -130,14 +124,58 @@ def profiled_steps(
                 generation_requests=work.generation_requests,
                 generation_tokens=work.generation_tokens,
                 device_kind=device_kind,
-                operator_count=int(count[index]),
-                operators=totals[index],
-                gap_ns=int(gap_ns[index]),
-                device_busy_ns=busy_ns[index],
+                operator_count=int(taken.operator_count[index]),
+                operators=taken.totals[index],
+                gap_ns=int(taken.gap_ns[index]),
+                device_busy_ns=taken.busy_ns[index],
                 writer=writer,
             )
         )
     return tuple(sorted(result, key=lambda step: (step.start_ns, step.end_ns)))
+
+
+class _Taken(NamedTuple):
+    """Steps taken apart: one entry for each."""
+
+    totals: list[tuple[OperatorTime, ...]]
+    busy_ns: list[int | None]
+    operator_count: Integers
+    gap_ns: Integers
+
+
+def _taken_apart(table: EventTable, found: Roles, steps: StepTable, device_kind: str) -> _Taken:
+    # a compilation that the profiler shows as an operator takes the step's time like any other
+    chosen = found.has(Role.HOST_OP) | (found.has(Role.COMPILE) & table.has_category("cpu_op"))
+    chosen &= table.dur_ns != MISSING
+    device = np.flatnonzero(found.device_work)
+    if len(device):
+        # What a step launches may run at any time: all steps at once.
+        operators = _Operators(table, np.flatnonzero(chosen), steps)
+        totals, shares = _device_totals(table, found, steps, operators, device)
+        return _Taken(totals, list(shares), *_counts_and_gaps(operators, steps))
+    parts = int(chosen.sum()) // _PART_OPERATORS + 1
+    taken = _Taken([], [None] * len(steps), np.zeros(len(steps), np.int64), steps.end_ns - steps.start_ns)
+    for begin, end in pairwise(np.linspace(0, len(steps), parts + 1).astype(np.int64).tolist()):
+        if begin == end:
+            continue
+        part = steps.part(begin, end)
+        low_ns, high_ns = int(part.start_ns.min()), int(part.end_ns.max())
+        near = chosen & (table.ts_ns < high_ns) & (table.ts_ns + table.dur_ns > low_ns - 1)
+        operators = _Operators(table, np.flatnonzero(near), part)
+        if device_kind == "cpu":
+            taken.totals.extend(_operator_totals(operators, len(part)))
+        else:
+            taken.totals.extend([()] * len(part))
+        taken.operator_count[begin:end], taken.gap_ns[begin:end] = _counts_and_gaps(operators, part)
+    return taken
+
+
+def _counts_and_gaps(operators: _Operators, steps: StepTable) -> tuple[Integers, Integers]:
+    """How many operators ran in each step, and for how long none did."""
+    count = np.bincount(operators.spans.step, minlength=len(steps))
+    gap_ns = steps.end_ns - steps.start_ns
+    np.subtract.at(gap_ns, operators.spans.step, operators.nesting.self_ns)
+    return count, gap_ns
 
 
 class _Operators:
@@ -154,10 +192,8 @@ class _Operators:
     work_code: Integers
     works: list[Work | None]
 
-    def __init__(self, table: EventTable, found: Roles, steps: StepTable) -> None:
-        # a compilation that the profiler shows as an operator takes the step's time like any other
-        chosen = found.has(Role.HOST_OP) | (found.has(Role.COMPILE) & table.has_category("cpu_op"))
-        self.spans = spans_in_steps(table, steps, np.flatnonzero(chosen & (table.dur_ns != MISSING)))
+    def __init__(self, table: EventTable, rows: Integers, steps: StepTable) -> None:
+        self.spans = spans_in_steps(table, steps, rows)
         self.nesting = nest(self.spans.step, self.spans.start_ns, self.spans.end_ns)
         row = self.spans.row
         self.kind = _kinds_of_names(table, row)

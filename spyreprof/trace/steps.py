@@ -41,6 +41,18 @@ class StepTable:
     def __len__(self) -> int:
         return len(self.row)
 
+    def part(self, begin: int, end: int) -> StepTable:
+        """The steps from one index to before another."""
+        within = slice(begin, end)
+        return StepTable(
+            self.row[within],
+            self.track[within],
+            self.start_ns[within],
+            self.end_ns[within],
+            self.works[within],
+            self.clipped,
+        )
+
     def before(self, end_ns: int) -> StepTable:
         """The steps that end before a moment."""
         kept = self.end_ns < end_ns

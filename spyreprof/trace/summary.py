@@ -13,7 +13,7 @@ from spyreprof.trace.collectives import BACKENDS, OPERATIONS, collectives
 from spyreprof.trace.counter_faults import CounterClock
 from spyreprof.trace.device_time import DeviceTime, busy_by_key, device_times
 from spyreprof.trace.faults import Examined, Fault, examine
-from spyreprof.trace.nesting import host_spans, nest_rows
+from spyreprof.trace.nesting import host_spans, self_times
 from spyreprof.trace.ranks import RankOfTrace, ranks_of
 from spyreprof.trace.roles import Role
 from spyreprof.trace.steps import steps_of_device
@@ -249,7 +249,7 @@ def _operators(trace: Examined) -> tuple[NameTime, ...]:
     rows = host_spans(trace.table, trace.found)
     if not len(rows):
         return ()
-    self_ns = nest_rows(trace.table, rows).self_ns
+    self_ns = self_times(trace.table, rows)
     chosen = trace.found.has(Role.HOST_OP)[rows]
     return _by_name(trace.table, rows[chosen], self_ns[chosen])
 
