@@ -45,6 +45,7 @@ class InputKind(Enum):
     OTHER_COMPRESSION = "compressed with something other than gzip"
     OTHER_BINARY = "a binary file of an unknown kind"
     OTHER_FOLDER = "a folder that holds no recording"
+    DAMAGED = "damaged beyond reading"
     EMPTY = "empty"
 
     @property
@@ -69,6 +70,7 @@ _KNOWN_BUT_NOT_READ = frozenset(
     )
 )
 _REMEDIES = {
+    InputKind.DAMAGED: "Record or copy it again.",
     InputKind.EMPTY: "Record or copy it again.",
     InputKind.OTHER_COMPRESSION: "Decompress it first.",
     InputKind.OTHER_FOLDER: "Name the folder that `spyreprof record` made, or the files themselves.",
@@ -138,6 +140,7 @@ class _Head:
         while len(self.data) < _HEAD_BYTES and self._extend():
             self.data = self.data.lstrip(_SPACE)
         self.garbled = text.replaced > len(self.data) // 50
+        self.cut = text.truncated
 
     def read_on(self) -> bool:
         """Read up to the limit; False where there is nothing more."""
@@ -157,6 +160,8 @@ class _Head:
 
 
 def _identify_text(head: _Head) -> InputKind:
+    if not head.data and head.cut:
+        return InputKind.DAMAGED
     if not head.data:
         return InputKind.EMPTY if head.whole else InputKind.OTHER_TEXT
     if _JSON_START.match(head.data):

@@ -74,6 +74,7 @@ CASES: dict[str, tuple[bytes, InputKind]] = {
     "nothing": (b"", InputKind.EMPTY),
     "blanks": (b" \r\n\n", InputKind.EMPTY),
     "gzipped nothing": (gzip.compress(b""), InputKind.EMPTY),
+    "gzip that is cut at its start": (b"\x1f\x8bxxxx", InputKind.DAMAGED),
 }
 
 

@@ -133,9 +133,9 @@ def on_a_terminal(report_json: Path, **environment: str) -> bytes:
 @pytest.mark.parametrize(
     ("content", "saying"),
     [
-        (b"", "neither a recording nor a report"),
-        (b"\x1f\x8bxxxx", "neither a recording nor a report"),
-        (b'{"traceEvents": []}', "neither a recording nor a report"),
+        (b"", "is empty"),
+        (b"\x1f\x8bxxxx", "is damaged"),
+        (b'{"traceEvents": []}', "holds no timed events"),
         (b'{"schema_version": 1, "verdict": ', "is not a spyreprof report"),
         (b'{"schema_version": 1, "verdict": {}}', "damaged"),
         (b'{"schema_version": 99, "verdict": {}}', "schema version 99"),
@@ -157,7 +157,7 @@ def test_a_folder_that_is_no_recording_is_a_sentence_and_exit_2(tmp_path: Path) 
 
 
 def test_several_inputs_are_a_sentence_and_exit_2(report_json: Path) -> None:
-    failed(spyreprof("report", report_json, report_json), saying="One input at a time")
+    failed(spyreprof("report", report_json, report_json), saying="read by itself")
 
 
 def test_json_and_format_terminal_contradict_each_other(report_json: Path) -> None:
