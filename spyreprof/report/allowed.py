@@ -75,7 +75,8 @@ EVENT_CATEGORIES = _words(
     cpu_op user_annotation gpu_user_annotation cpu_instant_event python_function kernel gpu_memcpy gpu_memset
     cuda_runtime cuda_driver cuda_sync cuda_profiler_range ac2g fwdbwd overhead xpu_runtime xpu_driver
     privateuse1_runtime privateuse1_driver mtia_runtime mtia_ccp_events async_cpu_op collective_comm glow_runtime
-    Operator Runtime Kernel Memcpy Memset async_npu async_task_queue HostToDevice Trace dynamo_timed
+    Operator Runtime Kernel Memcpy Memset async_npu async_task_queue HostToDevice Trace dynamo_timed enqueue
+    dequeue async
     """
 )
 
@@ -137,7 +138,7 @@ DEVICE_KINDS = _words("cpu cuda rocm hip xpu spyre aiu hpu tpu mps npu mtia priv
 ACCELERATOR = re.compile(r"(GPU|NPU|XPU|AIU|CUDA|HIP|MTIA|[Dd]evice)[ :]?\d{1,3}|Ascend Hardware|Spyre|AIU")
 MACHINES = _words("x86_64 aarch64 arm64 s390x ppc64le riscv64")
 PACKAGES = _words("python torch vllm torch_spyre vllm_spyre sendnn transformers sglang triton numpy")
-UNITS = _words("% ns us ms s min h b kb mb gb tb kib mib gib")
+UNITS = _words("% ns us µs ms s min h b kb mb gb tb kib mib gib")
 # Three numbers at most: four may be an address.
 VERSION = re.compile(
     r"\d{1,4}(\.\d{1,4}){0,2}((a|b|rc|\.post|\.dev)\d{1,8})*"

@@ -114,8 +114,9 @@ class Redactor:
         """The name of an event of a trace: whole, in pieces where only some of them are public, or a pseudonym."""
         if allowed_names.is_public_name(value) or (kind == "category" and value in allowed.EVENT_CATEGORIES):
             return Public(value)
-        parts = allowed_names.pieces(value) if kind == "kernel" else None
-        if parts is None:
+        parts = None if kind == "category" else allowed_names.pieces(value)
+        # of an operator's name only a whole one tells something
+        if parts is None or (kind == "operator" and not all(public for _, public in parts)):
             return self._pseudonym(kind, value)
         return Public("".join(part if public else self._pseudonym(kind, part) for part, public in parts))
 
@@ -170,7 +171,7 @@ def _matcher(pattern: re.Pattern[str]) -> Callable[[str], bool]:
 
 def _is_public_word(core: str) -> bool:
     if not core.isascii():
-        return False
+        return core in allowed.UNITS
     lowered = core.lower()
     known = vocabulary()
     if lowered in known or lowered.removesuffix("'s") in known:

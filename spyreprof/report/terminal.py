@@ -127,7 +127,8 @@ def _quality(page: Page, report: Report, show_all: bool) -> None:
     # Said above, among the faults.
     of_ranks = report.trace_ranks.notes if report.trace_ranks is not None else ()
     notes = [note for note in quality.notes if note not in of_ranks]
-    sentences = [*_unseen(quality.coverage), *notes, *named]
+    traced = any(trace.data.device_events for trace in report.traces)
+    sentences = [*_unseen(quality.coverage, traced), *notes, *named]
     if not sentences:
         page.labelled("Missing", "nothing")
     shown = sentences if show_all else sentences[:LINES_SHOWN]
@@ -165,10 +166,10 @@ def _seen(coverage: Coverage) -> list[str]:
     ]
 
 
-def _unseen(coverage: Coverage) -> list[str]:
+def _unseen(coverage: Coverage, traced: bool) -> list[str]:
     kinds = [
         (coverage.steps, "engine steps"),
-        (coverage.profiled_steps, "device trace"),
+        (coverage.profiled_steps or traced, "device trace"),
         (coverage.requests, "request log"),
         (coverage.metric_polls, "engine metrics"),
     ]
