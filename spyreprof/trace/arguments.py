@@ -13,7 +13,7 @@ import numpy as np
 
 from spyreprof.trace import columns
 from spyreprof.trace.codes import OtherIds, RawTextCodes, ValueCodes, integers
-from spyreprof.trace.columns import ArgColumn
+from spyreprof.trace.columns import ArgColumn, Group
 from spyreprof.trace.table import MISSING, Integers
 
 NO_ARGS = msgspec.Raw(b"{}")
@@ -76,35 +76,71 @@ def decode_arguments(category: str | None, raws: Sequence[msgspec.Raw], codes: A
     if not always and not optional:
         return {}
     text = b"[" + b",".join(raws) + b"]"
-    found = tuple(column for mark, group in optional if mark in text for column in group)
-    if not always and not found:
+    # A key may be spelled with escapes.
+    escaped = b"\\" in text and b"\\u00" in text
+    groups = [group for group in optional if escaped or group.mark in text]
+    if not always and not groups:
         return {}
-    plan = _plan((*always, *found))
+    plan = _plan((*always, *(column for group in groups for column in group.columns)))
     try:
         rows = plan.decoder.decode(text)
     except (msgspec.DecodeError, RecursionError):
-        return arguments_of([_object(raw) for raw in raws], plan.columns, codes)
+        return plain_arguments(category, [decoded(raw) for raw in raws], codes)
     result: dict[str, Integers] = {}
     for column in plan.columns:
         values: Sequence[Any] = list(map(attrgetter(column.name), rows))
         if column.kind == "text":
             values = list(map(bytes, values))
         _put(result, column, values, codes)
+    _follow_leaders(result, groups)
     return result
 
 
-def _object(raw: msgspec.Raw) -> dict[str, Any] | None:
+def plain_arguments(
+    category: str | None, rows: Sequence[Mapping[str, Any] | None], codes: ArgumentCodes
+) -> dict[str, Integers]:
+    """The same as `decode_arguments` from arguments that are decoded already."""
+    groups = columns.optional(category)
+    wanted = (*columns.wanted(category), *(column for group in groups for column in group.columns))
+    result = arguments_of(rows, wanted, codes)
+    _follow_leaders(result, groups)
+    return result
+
+
+def _follow_leaders(result: dict[str, Integers], groups: Sequence[Group]) -> None:
+    for group in groups:
+        if group.leader is None:
+            continue
+        leader = result.get(group.leader.name)
+        for column in group.columns:
+            if column.name in result:
+                followed = np.where(leader != MISSING, result[column.name], MISSING) if leader is not None else None
+                if followed is None or not (followed != MISSING).any():
+                    del result[column.name]
+                else:
+                    result[column.name] = followed
+
+
+def decoded(raw: msgspec.Raw) -> dict[str, Any] | None:
+    """The object that a JSON text spells; None where it is none. Numbers may be out of a double's range."""
     try:
-        value = json.loads(bytes(raw).decode(errors="replace"), strict=False)
+        value = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        value = _decoded_slowly(raw)
+    return value if isinstance(value, dict) else None
+
+
+def _decoded_slowly(raw: msgspec.Raw) -> Any:
+    try:
+        return json.loads(bytes(raw).decode(errors="replace"), strict=False)
     except (ValueError, RecursionError):
         return None
-    return value if isinstance(value, dict) else None
 
 
 def arguments_of(
     rows: Sequence[Mapping[str, Any] | None], wanted: Sequence[ArgColumn], codes: ArgumentCodes
 ) -> dict[str, Integers]:
-    """The same from arguments that are decoded already."""
+    """Arguments that are decoded already as columns, only those that some event has; shape (n,)."""
     result: dict[str, Integers] = {}
     for column in wanted:
         values = [row.get(column.key) if row is not None else None for row in rows]
@@ -128,6 +164,6 @@ def _spell(value: Any) -> bytes:
     if value is None:
         return b""
     try:
-        return json.dumps(value, default=str).encode()
-    except (ValueError, RecursionError):
+        return json.dumps(value, default=float).encode()
+    except (ValueError, TypeError, RecursionError):
         return b""

@@ -72,7 +72,7 @@ class IdentityCodes(ValueCodes):
 
 
 class RawTextCodes(ValueCodes):
-    """Codes of texts by the JSON that spells them; those of lists and objects are that JSON itself."""
+    """Codes of texts by the JSON that spells them; lists and objects are kept as JSON."""
 
     def __init__(self, texts: ValueCodes, *, lists_only: bool = False) -> None:
         super().__init__()
@@ -85,11 +85,12 @@ class RawTextCodes(ValueCodes):
         text = raw.decode(errors="replace")
         if self._lists_only and not text.startswith("["):
             return MISSING
-        if text.startswith('"'):
-            try:
-                text = json.loads(text, strict=False)
-            except ValueError:
-                text = text.strip('"')
+        try:
+            value = json.loads(text, strict=False)
+            # One spelling for lists and objects, whatever their white space.
+            text = value if isinstance(value, str) else json.dumps(value)
+        except (ValueError, RecursionError):
+            text = text.strip('"')
         code = self._texts[text]
         # Spellings are remembered only while there is room, like the texts.
         if len(raw) + _ENTRY_BYTES <= self._left_bytes:
@@ -153,6 +154,8 @@ def whole_number(value: Any) -> int | None:
             return int(value, 16) if value.strip().lower().startswith(("0x", "-0x")) else int(value)
         if isinstance(value, int):
             return value
+        # What the quick decoder would have made of it.
+        value = float(value)
         if not -1e30 < value < 1e30:
             return None
         number = int(value)

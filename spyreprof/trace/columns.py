@@ -95,14 +95,30 @@ ARG_COLUMNS: tuple[ArgColumn, ...] = (
     *_FLEX,
 )
 
-# Which arguments are looked for in the events of a category. Those of an optional group are looked for only where its
-# mark, a part of one of its keys, stands somewhere in the text: one search is cheaper than a field for each event.
-_Groups = tuple[tuple[bytes, tuple[ArgColumn, ...]], ...]
 
-_COMMUNICATION = (
-    b"Collective name",
-    (COLLECTIVE, IN_ELEMENTS, OUT_ELEMENTS, ELEMENT_TYPE, GROUP_SIZE, PROCESS_GROUP, GROUP_RANKS),
+class Group(NamedTuple):
+    """Arguments that only some events of a category have.
+
+    Attributes:
+        mark: part of the key of each of them, or of the leader's. Where it stands nowhere in the text the group is not
+            looked for: one search is cheaper than a field for each event.
+        columns: of the group.
+        leader: the others count only where an event has this one too; None where each stands for itself.
+    """
+
+    mark: bytes
+    columns: tuple[ArgColumn, ...]
+    leader: ArgColumn | None = None
+
+
+# What an event has must not depend on its neighbours: without a leader, `mark` is a part of every key of the group.
+_Groups = tuple[Group, ...]
+
+_COLLECTIVES: _Groups = (
+    Group(b"Collective name", (COLLECTIVE, IN_ELEMENTS, OUT_ELEMENTS, ELEMENT_TYPE, GROUP_SIZE), COLLECTIVE),
+    Group(b"Process Group", (PROCESS_GROUP, GROUP_RANKS)),
 )
+_GRAPHS = Group(b"graph ", (GRAPH, GRAPH_NODE))
 _OPERATOR = (EXTERNAL_ID, DIMS, TYPES, SEQUENCE, FORWARD_THREAD)
 _DEVICE_WORK = (EXTERNAL_ID, CORRELATION, DEVICE, STREAM)
 _LAUNCH = (EXTERNAL_ID, CORRELATION)
@@ -115,27 +131,31 @@ _MEMORY = (
     MEMORY_DEVICE_TYPE,
 )
 _KERNEL_GROUPS: _Groups = (
-    _COMMUNICATION,
-    (b"graph node", (GRAPH, GRAPH_NODE)),
-    (b"provenance_key", (PROVENANCE,)),
-    (b"cycles_ts", (CYCLES,)),
+    *_COLLECTIVES,
+    _GRAPHS,
+    Group(b"provenance_key", (PROVENANCE,)),
+    Group(b"cycles_ts", (CYCLES,)),
 )
-_COPY_GROUPS: _Groups = ((b"bytes", (BYTES,)), (b"graph node", (GRAPH, GRAPH_NODE)), (b"cycles_ts", (CYCLES,)))
-_RUNTIME_GROUPS: _Groups = ((b"num_cbs", (CONTROL_BLOCKS,)), (b"bytes", (BYTES,)))
+_COPY_GROUPS: _Groups = (Group(b"bytes", (BYTES,)), _GRAPHS, Group(b"cycles_ts", (CYCLES,)))
+_RUNTIME_GROUPS: _Groups = (Group(b"num_cbs", (CONTROL_BLOCKS,)), Group(b"bytes", (BYTES,)))
 _ANY = (EXTERNAL_ID, EXTERNAL_ID_OLD, CORRELATION, DEVICE, STREAM, BYTES)
 _ANY_GROUPS: _Groups = (
-    _COMMUNICATION,
-    (b"Input Dims", (DIMS, TYPES)),
-    (b"num_cbs", (CONTROL_BLOCKS,)),
-    (b"cycles_ts", (CYCLES,)),
-    (b"Total Allocated", _MEMORY),
-    (b"TS1", _FLEX),
+    *_COLLECTIVES,
+    Group(b"Input ", (DIMS, TYPES)),
+    Group(b"num_cbs", (CONTROL_BLOCKS,)),
+    Group(b"cycles_ts", (CYCLES,)),
+    Group(b"Total Allocated", _MEMORY, MEMORY_ALLOCATED),
+    Group(b"TS", TICKS),
+    Group(b"Power", (CHARGE,)),
+    Group(b"Type", (TRANSFER_TYPE,)),
+    Group(b"CollGroup", (TRANSFER_GROUP,)),
+    Group(b"Peer", (PEER,)),
 )
 
 _BY_CATEGORY: dict[str, tuple[tuple[ArgColumn, ...], _Groups]] = {
-    "cpu_op": (_OPERATOR, (_COMMUNICATION,)),
+    "cpu_op": (_OPERATOR, _COLLECTIVES),
     "python_function": ((), ()),
-    "user_annotation": ((EXTERNAL_ID,), (_COMMUNICATION,)),
+    "user_annotation": ((EXTERNAL_ID,), _COLLECTIVES),
     "gpu_user_annotation": (_DEVICE_WORK, ()),
     "kernel": (_DEVICE_WORK, _KERNEL_GROUPS),
     "gpu_memcpy": (_DEVICE_WORK, _COPY_GROUPS),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from operator import attrgetter
 from typing import Any
 
@@ -12,7 +14,14 @@ import msgspec
 import numpy as np
 
 from spyreprof.trace import stamps
-from spyreprof.trace.arguments import NO_ARGS, ArgumentCodes, arguments_of, decode_arguments
+from spyreprof.trace.arguments import (
+    NO_ARGS,
+    ArgumentCodes,
+    arguments_of,
+    decode_arguments,
+    decoded,
+    plain_arguments,
+)
 from spyreprof.trace.codes import IdentityCodes, ValueCodes
 from spyreprof.trace.columns import ARG_COLUMNS, CORRELATION, DIMS, EXTERNAL_ID, EXTERNAL_ID_OLD, PAIR_ARGS, TYPES
 from spyreprof.trace.metadata import MetadataEvents
@@ -151,27 +160,39 @@ class Encoder:
             _scatter(columns, "flow_id", with_id, self.arguments.ids.column(ids), len(events))
         paired = np.flatnonzero(np.isin(ph, self._known(self.ph, BEGINS + ENDS)))
         if len(paired):
-            keys = [_pair_key(events[index]) for index in paired.tolist()]
-            _scatter(columns, PAIR_ARGS, paired, np.asarray(keys, np.int64), len(events))
-        for code in np.unique(cat).tolist():
-            category = self.cat.values_list[code] if code != MISSING else None
-            index = np.flatnonzero(cat == code)
+            told = [decoded(events[index].args) or decoded(events[index].attr) for index in paired.tolist()]
+            _scatter(columns, PAIR_ARGS, paired, np.asarray(list(map(arguments_key, told)), np.int64), len(events))
+        for category, index in self._categories(cat):
             raws = [events[place].args for place in index.tolist()]
-            for name, values in decode_arguments(category, raws, self.arguments).items():
-                _scatter(columns, name, index, values, len(events))
-        self._attributes(columns, events)
+            self._put_arguments(columns, index, decode_arguments(category, raws, self.arguments))
+        bare = self._bare(columns)
+        self._attributes(columns, {at: decoded(events[at].attr) for at in bare if events[at].attr != NO_ARGS})
         samples = np.flatnonzero(ph == self.ph[_COUNTER])
-        args = [_decoded(events[index].args) for index in samples.tolist()]
-        return self._batch(columns, samples, args)
+        return self._batch(columns, samples, [decoded(events[index].args) for index in samples.tolist()])
 
-    def _attributes(self, columns: dict[str, Any], events: Sequence[_Common]) -> None:
-        """The arguments of the older Spyre stack, whose events have no category."""
-        bare = np.flatnonzero((columns["cat"] == MISSING) & np.isin(columns["ph"], self._known(self.ph, _WITH_ATTR)))
-        rows = {index: _decoded(events[index].attr) for index in bare.tolist() if events[index].attr != NO_ARGS}
+    def _categories(self, cat: Codes | Integers) -> Iterator[tuple[str | None, Integers]]:
+        """Each category among some events, with the places of its events."""
+        for code in np.unique(cat).tolist():
+            yield self.cat.values_list[code] if code != MISSING else None, np.flatnonzero(cat == code)
+
+    @staticmethod
+    def _put_arguments(columns: dict[str, Any], index: Integers, found: Mapping[str, Integers]) -> None:
+        for name, values in found.items():
+            there = values != MISSING
+            _scatter(columns, name, index[there], values[there], len(columns["ts_ns"]))
+
+    def _bare(self, columns: Mapping[str, Any]) -> list[int]:
+        """Where events may be of the older Spyre stack, which have no category."""
+        known = self._known(self.ph, _WITH_ATTR)
+        bare: list[int] = np.flatnonzero((columns["cat"] == MISSING) & np.isin(columns["ph"], known)).tolist()
+        return bare
+
+    def _attributes(self, columns: dict[str, Any], told: Mapping[int, dict[str, Any] | None]) -> None:
+        """The arguments of the older Spyre stack."""
+        rows = {index: _flex(attributes) for index, attributes in told.items() if attributes}
         if rows:
-            found = arguments_of([_flex(row) for row in rows.values()], _ALL_ARGUMENTS, self.arguments)
-            for name, values in found.items():
-                _scatter(columns, name, np.fromiter(rows, np.int64, len(rows)), values, len(events))
+            found = arguments_of(list(rows.values()), _ALL_ARGUMENTS, self.arguments)
+            self._put_arguments(columns, np.fromiter(rows, np.int64, len(rows)), found)
 
     def values(self, elements: Sequence[dict[str, Any] | None]) -> Batch:
         """Encode events that came as plain values, one by one; None is an element that was dropped already."""
@@ -198,15 +219,20 @@ class Encoder:
             "name": self.name.encode([_text(event.get("name")) for event in events]),
             "pid": self.pid.encode([_hashable(event.get("pid")) for event in events]),
             "tid": self.tid.encode([_hashable(event.get("tid")) for event in events]),
-            "flow_id": self.arguments.ids.column([event.get("id") for event in events]),
         }
-        args = [_mapping(event.get("args")) or _flex(_mapping(event.get("attr"))) for event in events]
-        columns |= arguments_of(args, _ALL_ARGUMENTS, self.arguments)
+        with_id = np.flatnonzero(np.isin(columns["ph"], self._known(self.ph, _WITH_ID)))
+        ids = self.arguments.ids.column([events[index].get("id") for index in with_id.tolist()])
+        _scatter(columns, "flow_id", with_id, ids, len(events))
+        args = [_mapping(event.get("args")) for event in events]
+        attributes = [_mapping(event.get("attr")) for event in events]
         paired = np.flatnonzero(np.isin(columns["ph"], self._known(self.ph, BEGINS + ENDS)))
         if len(paired):
-            told = [_mapping(events[index].get("args")) or events[index].get("attr") for index in paired.tolist()]
-            keys = [arguments_key(_mapping(value)) for value in told]
+            keys = [arguments_key(args[index] or attributes[index]) for index in paired.tolist()]
             _scatter(columns, PAIR_ARGS, paired, np.asarray(keys, np.int64), len(events))
+        for category, index in self._categories(columns["cat"]):
+            rows = [args[place] for place in index.tolist()]
+            self._put_arguments(columns, index, plain_arguments(category, rows, self.arguments))
+        self._attributes(columns, {at: attributes[at] for at in self._bare(columns)})
         samples = np.flatnonzero(columns["ph"] == self.ph[_COUNTER])
         return self._batch(columns, samples, [args[index] for index in samples.tolist()])
 
@@ -234,10 +260,10 @@ class Encoder:
 
     def _batch(self, columns: dict[str, Any], samples: Integers, args: Sequence[Mapping[str, Any] | None]) -> Batch:
         found = [
-            (row, self.series[key], float(value))
+            (row, self.series[key], number)
             for row, mapping in zip(samples.tolist(), args, strict=True)
             for key, value in (mapping or {}).items()
-            if _is_number(value)
+            if (number := _number(value)) is not None
         ]
         row, series, value = zip(*found, strict=True) if found else ((), (), ())
         return Batch(columns, np.asarray(row, np.int64), np.asarray(series, np.int32), np.asarray(value, np.float64))
@@ -254,22 +280,8 @@ def _scatter(columns: dict[str, Any], name: str, index: Integers, values: Intege
     column[index] = values
 
 
-def _pair_key(event: _Common) -> int:
-    return arguments_key(bytes(event.args if event.args != NO_ARGS else event.attr))
-
-
-def _decoded(raw: msgspec.Raw) -> dict[str, Any] | None:
-    try:
-        value = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _flex(attributes: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _flex(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """The older Spyre stack's names for arguments, turned into today's."""
-    if attributes is None:
-        return None
     renamed = dict(attributes)
     if "Bytes" in renamed:
         renamed["bytes"] = renamed.pop("Bytes")
@@ -292,10 +304,12 @@ def _hashable(value: Any) -> Any:
     return str(value)[:256] if isinstance(value, (dict, list, bool)) else value
 
 
-def _is_number(value: Any) -> bool:
-    if isinstance(value, bool):
-        return False
+def _number(value: Any) -> float | None:
+    """The value of a counter; None where it is no finite number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
+        return None
     try:
-        return isinstance(value, (int, float)) or (value is not None and not isinstance(value, (str, dict, list)))
-    except TypeError:
-        return False
+        number = float(value)
+    except (OverflowError, ValueError):
+        return None
+    return number if math.isfinite(number) else None

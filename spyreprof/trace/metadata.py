@@ -68,7 +68,7 @@ class MetadataEvents:
             self.count += 1
             args = event.get("args")
             if isinstance(args, dict):
-                said = args.get("name", args.get("labels"))
+                said = args.get("name") if args.get("name") is not None else args.get("labels")
                 self._put(event.get("name"), event.get("pid"), event.get("tid"), said)
 
     def _put(self, kind: Any, pid: Any, tid: Any, text: Any) -> None:

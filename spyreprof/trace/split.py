@@ -14,7 +14,7 @@ _ASCII_BEGIN = re.compile(rb"[\s\xef\xbb\xbf]*[\[{]")
 
 
 def find_place(stream: IO[bytes], size_bytes: int) -> int | None:
-    """A byte near the middle at which an event seems to begin; None without one, and for text that is no plain UTF-8."""
+    """A byte near the middle where an event seems to begin; None without one, and for text that is no plain UTF-8."""
     stream.seek(0)
     head = stream.read(4)
     if head.startswith(_GZIP) or b"\0" in head or not _ASCII_BEGIN.match(head):

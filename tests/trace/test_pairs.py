@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import pytest
@@ -160,7 +161,7 @@ def test_pairs_are_of_one_thread() -> None:
 def test_what_the_begin_lacks_is_taken_from_the_end() -> None:
     table = table_of(
         event("B", 0, "a", args={"External id": 4, "Input Dims": [[1]]}),
-        event("E", 5, args={"External id": 9, "correlation": 7, "bytes": 64}, cat="cpu_op"),
+        event("E", 5, args={"External id": 9, "correlation": 7, "bytes": 64}, cat="cuda_runtime"),
     )
     assert (table.external_id.tolist(), table.correlation.tolist()) == ([4], [7])
     assert table.arg("bytes").tolist() == [64]
@@ -282,13 +283,10 @@ def test_crossings_are_counted_for_spans_that_begin_inside_another_and_end_after
     assert table.quality.crossed == crossing
 
 
-@pytest.mark.parametrize(
-    "text", ['{"x":1}', '{ "x" :\n 1.5, "y": [null, true, "ü \\"q\\""] }', '{"attr": {"TS1": "0xff"}}']
-)
-def test_arguments_have_one_key_whether_they_were_decoded_or_not(text: str) -> None:
-    assert pairs.arguments_key(text.encode()) == pairs.arguments_key(json.loads(text))
-    assert pairs.arguments_key(text.encode()) != pairs.arguments_key(b'{"other": 1}')
+def test_arguments_have_one_key_whether_numbers_are_quoted_or_not() -> None:
+    assert pairs.arguments_key({"TS1": "5", "x": 1.5}) == pairs.arguments_key({"TS1": 5, "x": Decimal("1.50")})
+    assert pairs.arguments_key({"TS1": 5}) != pairs.arguments_key({"TS1": 6})
 
 
 def test_no_arguments_have_no_key() -> None:
-    assert {pairs.arguments_key(none) for none in (None, {}, b"{}")} == {MISSING}
+    assert {pairs.arguments_key(none) for none in (None, {})} == {MISSING}

@@ -35,12 +35,12 @@ def refusal(data: bytes) -> str:
 
 def test_columns_hold_what_the_event_says() -> None:
     args = {"External id": 5, "correlation": 9, "Input Dims": [[2, 3], []], "Input type": ["float", "Scalar"]}
-    table = from_events({**KERNEL, "args": args}, baseTimeNanoseconds=1_000_000)
+    table = from_events({**KERNEL, "cat": "Operator", "args": args}, baseTimeNanoseconds=1_000_000)
     assert len(table) == 1
     assert table.ts_ns.tolist() == [1_000_000 + 100_000]
     assert table.dur_ns.tolist() == [10_000]
     assert table.name(0) == "k"
-    assert table.cat_values[table.cat_code[0]] == "kernel"
+    assert table.cat_values[table.cat_code[0]] == "Operator"
     assert table.pid_values[table.pid_code[0]] == 0
     assert table.tid_values[table.tid_code[0]] == 7
     assert (table.external_id[0], table.correlation[0]) == (5, 9)
