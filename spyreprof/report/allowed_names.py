@@ -94,10 +94,10 @@ _WORDS = _words(
     wgmma wgrad xmma zero zeros turing execute exec cmpt dmai dmao simt splitkr nvjet tst hsh bz tnt ntn nnn tnn
     coopa coopb sgemm dgemm hgemm cgemm gcgemm scudnn hcudnn winograd interior strideda stridedb xregs convolve
     implicit indexed indices convolution pool2d relayout codegen rowwise adagrad adam weighted unweighted cta
-    pooled embs scalar fft2d r2c c2r reset fprop virtual alg0 engine
-    aclnn ai core trans conv2d conv3d backprop filter addcmul addcdiv inplace muls divs adds real common memset relu6
-    argmax with op maxpool matmulv2 matmulv3 transdata train optimized traits wmma internal bounds check detach detached
-    sendrecv simple layout cpu gpu aicore aicpu bytecode nhwckrsc
+    pooled embs scalar fft2d r2c c2r reset fprop virtual alg0 engine aclnn ai core mat set off wmma trans conv2d
+    conv3d backprop filter addcmul addcdiv inplace muls divs adds real common memset relu6 with maxpool matmulv2
+    matmulv3 transdata train optimized traits internal bounds check detach detached sendrecv simple layout cpu
+    gpu aicore aicpu bytecode nhwckrsc
     """
 )
 # Shapes, architectures and types in names of generated kernels: 128x128, sm90, s16816gemm, bf16bf16, f2f.
