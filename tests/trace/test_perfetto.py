@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from perfetto_json import assert_perfetto_takes
 
+from spyreprof.trace.columns import ARG_COLUMNS
 from spyreprof.trace.export import FIRST_NUMBER, OWN_CATEGORY, Mark, Part, export_trace
 from spyreprof.trace.own_tracks import marks_of
 from spyreprof.trace.reader import read_bytes
@@ -22,6 +23,9 @@ Event = dict[str, Any]
 BASE_NS = 1_790_857_026 * 10**9 + 123
 PREFILL = "execute_context_1(128)_generation_0(0)"
 DECODE = "execute_context_0(0)_generation_3(3)"
+
+
+TEXTS = {column.name for column in ARG_COLUMNS if column.kind == "text"}
 
 
 def trace_bytes(events: list[Event], **fields: Any) -> bytes:
@@ -45,10 +49,10 @@ def contents(table: EventTable) -> list[tuple[Any, ...]]:
         cat = table.cat_values[table.cat_code[i]] if table.cat_code[i] != MISSING else None
         if cat == OWN_CATEGORY:
             continue
-        texts = {c: table.text(int(v[i])) for c, v in table.args.items() if c in ("collective", "element_type")}
         args = {
-            name: table.identity(int(column[i])) for name, column in table.args.items() if name not in texts
-        } | texts
+            name: table.text(int(column[i])) if name in TEXTS else table.identity(int(column[i]))
+            for name, column in table.args.items()
+        }
         rows.append(
             (
                 int(table.ts_ns[i]),
