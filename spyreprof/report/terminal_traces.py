@@ -98,9 +98,10 @@ def draw_device_time(page: Page, report: Report, show_all: bool) -> None:
     for trace in shown:
         of = f", trace {trace.trace}" if several else ""
         _phases(page, trace, of)
-        beside = "kernels of several streams count side by side" if trace.kernels else ""
-        _names(page, f"Kernels{of}", "of all kernels", beside, trace.kernels, show_all)
-        _names(page, f"Operators{of}", "of all operators", "without what runs inside", trace.operators, show_all)
+        beside = "several at once count several times"
+        _names(page, f"Kernels by exclusive time{of}", f"all kernels; {beside}", trace.kernels, show_all)
+        inside = "without what runs inside"
+        _names(page, f"Operators by exclusive time{of}", f"all operators; {inside}", trace.operators, show_all)
         if show_all:
             _collectives(page, trace, of)
     if len(report.traces) > len(shown):
@@ -125,6 +126,8 @@ def _devices(page: Page, report: Report, several: bool, show_all: bool) -> None:
         unlisted = sum(trace.devices_total for trace in report.traces) - len(shown)
         if unlisted > 0:
             page.paragraph(f"{unlisted} more devices{': --all' if not show_all else ' are not listed'}", indent=2)
+    for trace, device in shown if show_all else ():
+        page.paragraph(_overlap(trace, device, several), indent=2)
     for reason in dict.fromkeys(_unknowns(device, show_all) for _, device in shown):
         for sentence in reason:
             page.paragraph(sentence, indent=2)
@@ -151,6 +154,19 @@ def _device_row(trace: TraceReport, device: TraceDevice, several: bool) -> list[
     ]
 
 
+def _overlap(trace: TraceReport, device: TraceDevice, several: bool) -> str:
+    """What of communication and copies is hidden, in time: unions over the device's streams."""
+    copies = f"copies {spell(device.copy_ns, 'ns')} (hidden {spell(device.hidden_copy_ns, 'ns')})"
+    communication = spell(device.communication_ns, "ns")
+    hidden = spell(device.hidden_communication_ns, "ns")
+    place = f"{_name_of(trace)}: " if several else ""
+    return (
+        f"{place}device {UNKNOWN if device.device is None else device.device} (streams {device.streams:,}, "
+        f"events {device.events:,}): computing {spell(device.compute_ns, 'ns')}; communication {communication} "
+        f"(hidden behind computing {hidden}); {copies}"
+    )
+
+
 def _unknowns(device: TraceDevice, show_all: bool) -> tuple[str, ...]:
     reasons = [("idle", device.idle_reason), ("copies", device.copy_reason)]
     if show_all or device.exposed_copy_ns is not None:
@@ -171,11 +187,11 @@ def _phases(page: Page, trace: TraceReport, of: str) -> None:
     page.table(columns, rows, indent=2)
 
 
-def _names(page: Page, title: str, of: str, beside: str, names: Sequence[TraceName], show_all: bool) -> None:
+def _names(page: Page, title: str, of: str, names: Sequence[TraceName], show_all: bool) -> None:
     if not names:
         return
     page.blank()
-    page.paragraph(f"{title} by exclusive time, in % of that {of}; {beside}", style="bold")
+    page.paragraph(f"{title}, in % of that of {of}", style="bold")
     shown = names if show_all else names[:NAMES_SHOWN]
     columns = [Column("share"), Column("count"), Column("name", numeric=False)]
     rows = [

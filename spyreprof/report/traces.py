@@ -20,6 +20,8 @@ from spyreprof.report.trace_model import (
     TraceRanks,
     TraceReport,
 )
+from spyreprof.trace.device_time import WINDOW_BASIS
+from spyreprof.trace.dialects import GENERIC, dialects
 from spyreprof.trace.ranks import ranks_told
 
 if TYPE_CHECKING:
@@ -105,9 +107,12 @@ def _trace(number: int, summary: TraceSummary, redactor: Redactor) -> TraceRepor
 
 def _data(summary: TraceSummary, redactor: Redactor) -> TraceData:
     links = summary.links
+    # A stored summary may be a stranger's: what is ours comes from us, not from there.
+    titles = {dialect.name: dialect.title for dialect in dialects()}
+    dialect = summary.dialect if summary.dialect in titles else GENERIC
     return TraceData(
-        dialect=own_words(summary.dialect),
-        dialect_title=own_words(summary.dialect_title),
+        dialect=own_words(dialect),
+        dialect_title=own_words(titles[dialect]),
         events_read=summary.events_read,
         events_kept=summary.events_kept,
         metadata_events=summary.metadata_events,
@@ -168,7 +173,7 @@ def _device(device: DeviceTime, redactor: Redactor) -> TraceDevice:
         streams=device.streams,
         events=device.events,
         window_ns=device.window_ns,
-        window_basis=own_words(device.window_basis),
+        window_basis=own_words(WINDOW_BASIS),
         busy_ns=device.busy_ns,
         busy_ratio=ratio(device.busy_ns),
         idle_ns=device.idle_ns,

@@ -15,7 +15,7 @@ from report_builders import finished_report
 from rich.cells import cell_len
 
 from spyreprof.report.build import build_report
-from spyreprof.report.model import Report
+from spyreprof.report.model import Public, Report
 from spyreprof.report.read import decode_report
 from spyreprof.report.redact import Redactor
 from spyreprof.report.schema import report_schema
@@ -147,8 +147,9 @@ def test_the_gravest_faults_come_first() -> None:
 def test_each_trace_is_an_input_with_its_counts() -> None:
     _, first, second = two_ranks().inputs
     assert first.kind == second.kind == "torch_trace"
-    assert second.counts["events_dropped"] == 1
-    assert first.counts["events_read"] == first.counts["events_kept"] == len(engine())
+    assert second.counts[Public("events_dropped")] == 1
+    read, kept = first.counts[Public("events_read")], first.counts[Public("events_kept")]
+    assert read == kept == len(engine())
 
 
 HOSTILE = (
