@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -51,6 +50,8 @@ _DEVICES = {
 # A device that the trace was to show and does not.
 _UNSEEN_DEVICE = "accelerator"
 _PARTS = (layout.SHARDS, layout.TRACES)
+# Clocks that count from the start of a machine or a program are far below.
+_YEAR_2000_NS = 946_684_800 * 10**9
 
 
 class _Trace(NamedTuple):
@@ -253,7 +254,7 @@ def _manifest(traces: Sequence[_Trace], files: Sequence[ImportedFile], notes: Se
         "spyreprof_version": __version__,
         "mode": "import",
         "command": [],
-        "created_epoch_ns": time.time_ns(),
+        "created_epoch_ns": _created_ns(traces),
         "started_ns": max(min(trace.summary.start_ns for trace in traces), 0),
         "ended_ns": max(*(trace.summary.end_ns for trace in traces), 0),
         "collectors": [],
@@ -261,6 +262,12 @@ def _manifest(traces: Sequence[_Trace], files: Sequence[ImportedFile], notes: Se
         "imported": [msgspec.to_builtins(file) for file in files],
         "notes": list(dict.fromkeys(notes)),
     }
+
+
+def _created_ns(traces: Sequence[_Trace]) -> int | None:
+    """When what the traces show began; None where their times are no dates."""
+    begun = min(trace.summary.start_ns for trace in traces)
+    return begun if begun > _YEAR_2000_NS else None
 
 
 def _claim(out: Path) -> bool:
