@@ -23,12 +23,21 @@ _DEVICE_OBTAIN = (
     "profile again with the device's activity, for instance ProfilerActivity.CUDA, and with no other profiler attached "
     "to the device"
 )
-# How to get rid of what forbids to judge idle time; of anything else there is but to profile again.
-_IDLE_OBTAIN = {
-    "file_cut_short": "copy or export the trace again, whole",
-    "device_ends_early": "profile fewer steps, so that the device's buffers hold all of them",
-    "graph_kernels_missing": "profile without recorded graphs (eager mode), or with a profiler that sees inside them",
+_DEVICE_REASON = "a trace was to show a device and holds no work of it"
+# What forbids to judge idle time, and how to get rid of it. The sentences of faults are not passed on: a recording may
+# be a stranger's, and its texts are his.
+_IDLE: dict[str, tuple[str, str]] = {
+    "file_cut_short": ("a trace's file is cut short", "copy or export the trace again, whole"),
+    "device_ends_early": (
+        "the device's timeline ends before the host's launches",
+        "profile fewer steps, so that the device's buffers hold all of them",
+    ),
+    "graph_kernels_missing": (
+        "launches of recorded graphs show no work of the device",
+        "profile without recorded graphs (eager mode), or with a profiler that sees inside them",
+    ),
 }
+_IDLE_ELSE = ("a fault of a trace forbids it", "profile again")
 
 
 def what_traces_show(faults: Sequence[Fault], engine_steps: int, book: EvidenceBook) -> Diagnosis:
@@ -42,10 +51,9 @@ def what_traces_show(faults: Sequence[Fault], engine_steps: int, book: EvidenceB
     missing = NotJudged(topic="what binds the engine", reason=_REASON, obtain=_OBTAIN)
     for fault in faults:
         if fault.kind == "no_device_events":
-            book.leave_open("time on the device, phases included", fault.sentence.rstrip("."), _DEVICE_OBTAIN)
+            book.leave_open("time on the device, phases included", _DEVICE_REASON, _DEVICE_OBTAIN)
         elif "idle" in fault.forbids and fault.kind != "cpu_only":
-            obtain = _IDLE_OBTAIN.get(fault.kind, "profile again")
-            book.leave_open("idle time of the device", fault.sentence.rstrip("."), obtain)
+            book.leave_open("idle time of the device", *_IDLE.get(fault.kind, _IDLE_ELSE))
     if not engine_steps:
         book.leave_open("prefill and decode", "no step of an engine is marked in the traces", _STEPS_OBTAIN)
     return Diagnosis(

@@ -49,7 +49,9 @@ class TraceData(msgspec.Struct, frozen=True, kw_only=True):
         dialect_title: the same, for people.
         events_read: elements of the file's list of events, readable or not.
         events_kept: those that everything below is made from.
-        metadata_events: names and sort orders of processes and threads, among those read.
+        metadata_events: names and sort orders of processes and threads; they are not among those kept.
+        paired: pairs of a begin and an end that were joined into one event, which is kept. Events read are those kept,
+            metadata, one for each pair, and those dropped.
         repaired, dropped: by what was mended, by why they were left out.
         truncated_at_byte: where reading stopped as the file is cut short, an offset after decompression; None for a
             whole file.
@@ -67,6 +69,7 @@ class TraceData(msgspec.Struct, frozen=True, kw_only=True):
     events_read: int
     events_kept: int
     metadata_events: int
+    paired: int
     repaired: tuple[EventsOf, ...]
     dropped: tuple[EventsOf, ...]
     truncated_at_byte: int | None
@@ -190,8 +193,8 @@ class TraceCollective(msgspec.Struct, frozen=True, kw_only=True):
         bytes: of those whose size is known; None where none is.
     """
 
-    operation: str
-    backend: str | None
+    operation: Public
+    backend: Public | None
     on_device: bool
     events: int
     raw_sum_ns: int

@@ -20,6 +20,7 @@ from spyreprof.report.trace_model import (
     TraceRanks,
     TraceReport,
 )
+from spyreprof.trace.collectives import BACKENDS, OPERATIONS
 from spyreprof.trace.device_time import WINDOW_BASIS
 from spyreprof.trace.dialects import GENERIC, dialects
 from spyreprof.trace.ranks import ranks_told
@@ -62,7 +63,7 @@ def trace_inputs(summaries: Sequence[TraceSummary]) -> tuple[Input, ...]:
                 own_words("events_read"): one.events_read,
                 own_words("events_kept"): one.events_kept,
                 own_words("events_repaired"): sum(one.repaired.values()),
-                own_words("events_dropped"): sum(one.dropped.values()),
+                own_words("events_dropped"): sum(one.dropped.values()) + one.unmatched_end,
             },
         )
         for one in summaries
@@ -116,8 +117,9 @@ def _data(summary: TraceSummary, redactor: Redactor) -> TraceData:
         events_read=summary.events_read,
         events_kept=summary.events_kept,
         metadata_events=summary.metadata_events,
+        paired=summary.paired,
         repaired=_events_of(summary.repaired, redactor),
-        dropped=_events_of(summary.dropped, redactor),
+        dropped=_dropped(summary, redactor),
         truncated_at_byte=summary.truncated_at_byte,
         start_ns=summary.start_ns,
         end_ns=summary.end_ns,
@@ -149,6 +151,12 @@ def _data(summary: TraceSummary, redactor: Redactor) -> TraceData:
 def _events_of(counts: Mapping[str, int], redactor: Redactor) -> tuple[EventsOf, ...]:
     by_number = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return tuple(EventsOf(what=redactor.text("sentence", why), events=number) for why, number in by_number)
+
+
+def _dropped(summary: TraceSummary, redactor: Redactor) -> tuple[EventsOf, ...]:
+    known = _events_of(summary.dropped, redactor)
+    ends = EventsOf(what=own_words("an end without a begin"), events=summary.unmatched_end)
+    return (*known, ends) if ends.events else known
 
 
 def _fault(fault: Fault, redactor: Redactor) -> TraceFault:
@@ -207,8 +215,8 @@ def _name(one: NameTime, shown: Public) -> TraceName:
 
 def _collective(one: CollectiveTime) -> TraceCollective:
     return TraceCollective(
-        operation=one.operation,
-        backend=one.backend or None,
+        operation=own_words(one.operation if one.operation in OPERATIONS else OPERATIONS[-1]),
+        backend=own_words(one.backend) if one.backend and one.backend in BACKENDS else None,
         on_device=one.on_device,
         events=one.events,
         raw_sum_ns=one.raw_sum_ns,

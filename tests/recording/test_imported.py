@@ -15,7 +15,10 @@ from spyreprof.inputs import InputKind
 from spyreprof.recording.imported import import_files
 from spyreprof.recording.pack import pack
 from spyreprof.recording.store import Recording, open_recording
+from spyreprof.report.build import build_report
 from spyreprof.report.redact import Redactor
+from spyreprof.report.terminal import render
+from spyreprof.report.writer import dump
 
 CLOCK_NS = EPOCH_OFFSET_NS + START_NS
 STEPS = 4
@@ -97,7 +100,7 @@ def test_a_device_that_was_asked_for_and_is_not_there_is_not_the_cpu(tmp_path: P
     assert all(step.operators == () and step.device_busy_ns is None for step in inputs.profiled_steps)
     diagnosis = registry.diagnose(inputs)
     open_question = next(one for one in diagnosis.not_judged if one.topic == "time on the device, phases included")
-    assert "no work of the device" in open_question.reason
+    assert "holds no work of it" in open_question.reason
     assert "ProfilerActivity" in open_question.obtain
 
 
@@ -271,6 +274,42 @@ def test_a_damaged_summary_is_left_out_and_said(tmp_path: Path, damage: bytes) -
     assert again.trace_summaries == ()
     assert "Summaries of imported traces that are damaged, left out: 1." in notes(again)
     assert verdict_of(again).primary == "undetermined"
+
+
+@pytest.mark.parametrize("trace", [engine(), on_device()], ids=["no device", "device"])
+def test_texts_of_a_stranger_s_summary_reach_no_report(tmp_path: Path, trace: TraceBuilder) -> None:
+    trace.event("nccl:all_reduce", 3 * MS, 4 * MS)
+    path = write(tmp_path / "trace.json", trace, deviceProperties=[{"id": 0}])
+    path.write_text(path.read_text()[:-20])
+    recording = imported(tmp_path, path)
+    stored = recording.path / "traces" / "1.summary.json"
+    summary = json.loads(stored.read_text())
+    assert summary["faults"]
+    evil = "\x1b[31mzzevil"
+    stored.write_text(json.dumps(_spoiled(summary, evil)))
+    again = open_recording(recording.path)
+    assert len(again.trace_summaries) == 1
+    inputs = again.analysis_inputs()
+    report = build_report(again, registry.diagnose(inputs), inputs)
+    assert b"zzevil" not in dump(report)
+    assert "zzevil" not in render(report, 100, show_all=True, color=False, ascii_only=False)
+
+
+def _spoiled(summary: dict[str, Any], evil: str) -> dict[str, Any]:
+    """The same with each free text replaced."""
+    free = {"sentence", "name", "category", "dialect", "dialect_title", "operation", "backend", "window_basis"}
+    lists_of_text = {"quality"}
+    reasons = {"devices_reason", "phases_reason", "idle_reason", "copy_reason", "overlap_reason"}
+
+    def spoil(value: Any, key: str = "") -> Any:
+        if isinstance(value, dict):
+            return {inner: spoil(part, inner) for inner, part in value.items()}
+        if isinstance(value, list):
+            return [evil] if key in lists_of_text else [spoil(part) for part in value]
+        return evil if key in free or (key in reasons and value is not None) else value
+
+    spoiled: dict[str, Any] = spoil(summary)
+    return spoiled
 
 
 @pytest.mark.parametrize("key", ["start_ns", "operator_count", "gap_ns", "generation_tokens"])
