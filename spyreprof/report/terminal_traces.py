@@ -41,6 +41,8 @@ def draw_data(page: Page, report: Report, show_all: bool) -> None:
 def _read(trace: TraceReport, show_all: bool) -> str:
     data = trace.data
     parts = [f"{data.events_read:,} events read", f"{data.events_kept:,} kept"]
+    others = ((data.metadata_events, "names of processes and threads"), (data.paired, "begins joined with their ends"))
+    parts += [f"{number:,} {what}" for number, what in others if number]
     parts += [_counted(data.repaired, "repaired", show_all), _counted(data.dropped, "dropped", show_all)]
     cut = f"; cut short at byte {data.truncated_at_byte:,}" if data.truncated_at_byte is not None else ""
     line = f"{_name_of(trace)} ({data.dialect_title}): {', '.join(parts)}{cut}"

@@ -75,6 +75,13 @@ def _file(evidence: Evidence) -> Iterator[Fault]:
 def _without_device(evidence: Evidence) -> Fault:
     calls = int(evidence.found.has(*RUNTIME).sum())
     asked = evidence.table.metadata.has_device_properties or calls > 0
+    if not asked and evidence.table.quality.truncated:
+        return Fault(
+            kind="cpu_only",
+            count=0,
+            sentence="As far as the file can be read, it names no device and holds no work of one.",
+            forbids=_OF_DEVICE,
+        )
     if not asked:
         return Fault(
             kind="cpu_only",

@@ -111,7 +111,7 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         quality: sentences about events that could not be read as they are.
-        metadata_events, repaired, dropped, truncated_at_byte: as in `TraceQuality`.
+        metadata_events, paired, unmatched_end, repaired, dropped, truncated_at_byte: as in `TraceQuality`.
         faults: everything else that is wrong.
         start_ns, end_ns: of all events but those stamped far from the rest; absolute nanoseconds.
         devices: empty without device work; `devices_reason` says why.
@@ -124,6 +124,8 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
     events_read: int
     events_kept: int
     metadata_events: int
+    paired: int
+    unmatched_end: int
     repaired: dict[str, int]
     dropped: dict[str, int]
     truncated_at_byte: int | None
@@ -166,6 +168,8 @@ def summary_of(trace: Examined) -> TraceSummary:
         events_read=table.quality.events_read,
         events_kept=table.quality.events_kept,
         metadata_events=table.quality.metadata_events,
+        paired=table.quality.paired,
+        unmatched_end=table.quality.unmatched_end,
         repaired=dict(table.quality.repaired),
         dropped=dict(table.quality.dropped),
         truncated_at_byte=table.quality.truncated_at_byte,

@@ -138,6 +138,29 @@ def test_events_that_were_dropped_are_counted_with_their_reason() -> None:
     assert data.events_read == data.events_kept + 1
 
 
+def test_events_read_are_those_kept_metadata_joined_and_dropped() -> None:
+    events = [
+        {"ph": "M", "name": "process_name", "pid": 10, "args": {"name": "python"}},
+        {"ph": "B", "name": "aten::add", "cat": "cpu_op", "pid": 10, "tid": 10, "ts": 1},
+        {"ph": "E", "name": "aten::add", "cat": "cpu_op", "pid": 10, "tid": 10, "ts": 2},
+        {"ph": "E", "name": "aten::add", "cat": "cpu_op", "pid": 10, "tid": 10, "ts": 3},
+        {"ph": "X", "name": "aten::mm", "cat": "cpu_op", "pid": 10, "tid": 10},
+        *engine(),
+    ]
+    report = report_on(summary(events))
+    data = report.traces[0].data
+    assert (data.metadata_events, data.paired, sum(part.events for part in data.dropped)) == (1, 1, 2)
+    assert data.events_read == len(events) == data.events_kept + 1 + 1 + 2
+    assert "1 names of processes and threads, 1 begins joined with their ends" in " ".join(render(report, 200).split())
+
+
+def test_a_file_that_is_cut_is_not_called_a_capture_of_the_cpu_alone() -> None:
+    whole = json.dumps({"traceEvents": [span("aten::mm", "cpu_op", 1, 2), span("aten::mm", "cpu_op", 2, 3)]}).encode()
+    drawn = render(report_on(summarise(read_bytes(whole[:-40], "t"))), 200)
+    assert "As far as the file can be read" in drawn
+    assert "of the CPU alone" not in drawn
+
+
 def test_the_gravest_faults_come_first() -> None:
     faults = report_on(cut_short()).traces[0].faults
     weights = [(not fault.forbids, not fault.lowers) for fault in faults]
