@@ -130,6 +130,12 @@ def test_steps_and_idle_gaps_are_tracks_of_our_own() -> None:
     assert steps.start_ns.tolist() == before.start_ns.tolist() and steps.end_ns.tolist() == before.end_ns.tolist()
 
 
+def test_where_device_work_is_missing_nobody_can_tell_when_a_device_was_idle() -> None:
+    table = read_bytes(trace_bytes(serving())[:-20], "cut short")
+    assert table.quality.truncated
+    assert {mark.track for mark in marks_of(table)} == {"engine steps"}
+
+
 def test_the_tokens_of_a_step_stand_in_its_arguments() -> None:
     table = table_of(serving())
     events = json.loads(exported(table, marks_of(table)))["traceEvents"]
