@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -89,6 +90,7 @@ def parse_events(
     dropped: Counter[str],
     repaired: Counter[str],
     resync: bool = False,
+    on_drop: Callable[[int], None] | None = None,
 ) -> Parsed:
     """Read the elements of the list of events from `data`, which begins with one.
 
@@ -102,8 +104,10 @@ def parse_events(
         dropped: reason -> events left out; counted up.
         repaired: reason -> events mended; counted up.
         resync: the last call was `skipping`.
+        on_drop: called after each event that is left out with the number of elements so far; it may raise to give up.
     """
     stretch = _Stretch(data, final=final, array_form=array_form, dropped=dropped, repaired=repaired)
+    stretch.on_drop = on_drop
     return stretch.read(resync=resync)
 
 
@@ -114,6 +118,8 @@ class _Element(NamedTuple):
 
 
 class _Stretch:
+    on_drop: Callable[[int], None] | None = None
+
     def __init__(
         self, data: bytes, *, final: bool, array_form: bool, dropped: Counter[str], repaired: Counter[str]
     ) -> None:
@@ -353,6 +359,8 @@ class _Stretch:
     def _drop(self, reason: str) -> None:
         self._events.append(None)
         self._dropped[reason] += 1
+        if self.on_drop is not None:
+            self.on_drop(len(self._events))
 
     # -- where we are
 

@@ -188,8 +188,8 @@ class _Stream:
                 dropped=self._encoder.dropped,
                 repaired=self.reading.repaired,
                 resync=self._resync,
+                on_drop=self._check_damage,
             )
-            self._check_damage()
             if parsed.events:
                 first_row = self._encoder.rows
                 self._emit(self._encoder.values(parsed.events), first_row, at)
@@ -241,8 +241,9 @@ class _Stream:
         match = _BOUNDARY.search(data, at, end) if at < end else None
         return match.end() if match else end
 
-    def _check_damage(self) -> None:
-        if sum(self._encoder.dropped.values()) > MAX_UNREADABLE > self._encoder.rows // 2:
+    def _check_damage(self, elements: int) -> None:
+        """Give up on a file that is mostly damage; `elements` were met since the last batch."""
+        if sum(self._encoder.dropped.values()) > MAX_UNREADABLE > (self._encoder.rows + elements) // 2:
             raise UserError(
                 f"More than {MAX_UNREADABLE:,} elements of the trace cannot be read.",
                 "Check that the file is a trace, and copy it again.",

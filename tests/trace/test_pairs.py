@@ -166,7 +166,7 @@ def test_what_the_begin_lacks_is_taken_from_the_end() -> None:
     assert (table.external_id.tolist(), table.correlation.tolist()) == ([4], [7])
     assert table.arg("bytes").tolist() == [64]
     assert table.dims_values[table.dims_code[0]] == "[[1]]"
-    assert table.cat_values[table.cat_code[0]] == "cpu_op"
+    assert table.cat_values[table.cat_code[0]] == "cuda_runtime"
     assert "pair_args" not in table.args
 
 

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spyreprof.trace import repair
+from spyreprof.errors import UserError
+from spyreprof.trace import repair, stream
 from spyreprof.trace.quality import (
     CONTROL_CHARACTER,
     LONE_SURROGATE,
@@ -26,6 +27,7 @@ from spyreprof.trace.quality import (
     TRAILING_COMMA,
     UNREADABLE,
 )
+from spyreprof.trace.reader import read_bytes
 from spyreprof.trace.repair import parse_events
 
 BEFORE = {"ph": "X", "name": "before", "ts": 1}
@@ -404,3 +406,19 @@ def test_a_stretch_of_white_space_alone_is_not_kept_for_the_next_window() -> Non
         b" " * 2**20, final=False, array_form=False, dropped=Counter(), repaired=Counter(), resync=True
     )
     assert parsed.consumed > 2**20 - 2**15
+
+
+def test_a_file_that_is_mostly_damage_is_given_up_within_one_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = 0
+    step = repair._Stretch._step
+
+    def counted(stretch: repair._Stretch) -> repair.Parsed | None:
+        nonlocal steps
+        steps += 1
+        return step(stretch)
+
+    monkeypatch.setattr(stream, "MAX_UNREADABLE", 50)
+    monkeypatch.setattr(repair._Stretch, "_step", counted)
+    with pytest.raises(UserError, match="More than 50 elements of the trace cannot be read"):
+        read_bytes(b"[" + b"1, " * 5000 + b"1]", "test.json")
+    assert steps <= 52
