@@ -32,7 +32,7 @@ _NAME_OR_ID = r'"(?:name|id)"\s*:\s*(?:"(?:[^"\\]|\\.){0,2000}"|[^"{}\[\],]{0,40
 # `name` and `id` begin many an object; only an event goes on with another field of events.
 EVENT = (
     rf'\{{\s*(?:"(?:{_EVENT_KEYS})"\s*:'
-    rf'|{_NAME_OR_ID}(?:{_NAME_OR_ID})?"(?:ph|cat|pid|tid|ts|dur|args)"\s*:)'
+    rf'|{_NAME_OR_ID}(?:{_NAME_OR_ID})?"(?:ph|cat|pid|tid|ts|dur|args|attr)"\s*:)'
 )
 HEADER = rf'"(?:{_HEADER_KEYS})"\s*:'
 _PLACE = re.compile(rf"{EVENT}|(?:\]\s*)?,\s*{HEADER}")
