@@ -145,10 +145,11 @@ def _build_two(
         counting = _Counting(stream, path, size_bytes, size_bytes / max(place, 1), progress)
         part, encoder = _PartWriter(directory / "part-0"), Encoder()
         reading = read_events(open_text(counting, str(path), stop=place), encoder, part)
-        facts = part.close(encoder, reading)
         if not reading.ends_between_events:
             return None
-        facts.truncated_at_byte = None
+        # The list goes on in the other part.
+        reading.truncated_at_byte = None
+        facts = part.close(encoder, reading)
         if worker.wait() != 0:
             return None
         return [facts, read_facts(second)]
