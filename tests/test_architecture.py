@@ -65,6 +65,29 @@ def test_reading_a_trace_imports_numpy_and_msgspec_alone(tmp_path: Path) -> None
     assert not held & (set(HEAVY) - {"numpy", "msgspec"})
 
 
+def test_storing_and_loading_columns_imports_no_pandas(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(TRACE)
+    held = imported_by(
+        "import pathlib\nfrom spyreprof.trace import cache\n"
+        f"cache.build({str(path)!r}, pathlib.Path({str(tmp_path / 'c')!r}))\n"
+        f"assert len(cache.load(pathlib.Path({str(tmp_path / 'c')!r}))) == 1"
+    )
+    assert not held & (set(HEAVY) - {"numpy", "msgspec", "pyarrow"})
+
+
+def test_a_second_look_at_a_trace_imports_nothing_heavy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "t.json"
+    path.write_text(TRACE)
+    look = (
+        "from pathlib import Path\nfrom spyreprof.cli.presenting import load_report\n"
+        f"load_report([Path({str(path)!r})], None)"
+    )
+    assert "numpy" in imported_by(look)
+    assert not imported_by(look) & {"numpy", "pandas", "pyarrow", "scipy", "textual", "prometheus_client"}
+
+
 def test_the_agent_names_no_module_of_the_core() -> None:
     boot = ROOT / "collectors/spyreprof_collectors/agent"
     for path in boot.rglob("*.py"):

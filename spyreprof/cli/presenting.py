@@ -42,7 +42,7 @@ def load_report(paths: Sequence[Path], targets: Targets | None, *, keep: bool = 
         UserError: nothing readable is there, the files do not go together, or targets are given for a report that was
             already made.
     """
-    from spyreprof.inputs import InputKind, identify
+    from spyreprof.inputs import InputKind, identify, not_read
 
     kinds = [identify(path) for path in paths]
     alone = (InputKind.RECORDING, InputKind.PACKED_RECORDING, InputKind.REPORT, InputKind.OTHER_FOLDER)
@@ -51,6 +51,9 @@ def load_report(paths: Sequence[Path], targets: Targets | None, *, keep: bool = 
             "A recording or a report is read by itself, not together with other files.",
             "Run `spyreprof report` once for each.",
         )
+    if kinds[0] is InputKind.OTHER_FOLDER:
+        # Opening it as a recording would look at every file in it first.
+        raise not_read(paths[0], kinds[0])
     if kinds[0] is InputKind.REPORT:
         return _ready_report(paths[0], targets)
     if kinds[0] in alone or kinds[0] is InputKind.OTHER_ZIP:
