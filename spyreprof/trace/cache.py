@@ -136,7 +136,10 @@ def _build_two(
     array_form = split.is_array(stream)
     arguments = [str(path), str(place), str(second), *(["array"] if array_form else [])]
     worker = subprocess.Popen(
-        [sys.executable, "-c", _SECOND, "\n".join(sys.path), *arguments], stdin=subprocess.DEVNULL
+        [sys.executable, "-c", _SECOND, "\n".join(sys.path), *arguments],
+        stdin=subprocess.DEVNULL,
+        # Ctrl-C is for the first process, which ends this one.
+        start_new_session=True,
     )
     facts = None
     try:
