@@ -12,6 +12,9 @@ from hypothesis import settings
 # Shells start background jobs with Ctrl-C ignored, and children inherit that: tests of it must not depend on the shell.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# So does nohup, with the end of the terminal.
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # A busy machine is slow; how long an example takes says nothing about the code.
 settings.register_profile("no deadline", deadline=None)
