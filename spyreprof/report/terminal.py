@@ -119,7 +119,7 @@ def _ending(run: Run) -> str:
 def _quality(page: Page, report: Report, show_all: bool) -> None:
     quality = report.quality
     page.blank()
-    page.flow("Seen", _seen(quality.coverage))
+    page.flow("Seen", _seen(quality.coverage, bool(report.traces)))
     if report.profiler_windows is not None:
         page.labelled("", f"profiler windows: {in_words(report.profiler_windows)}")
     lacking = [collector for collector in quality.collectors if collector.state != "ok"]
@@ -147,15 +147,16 @@ def _quality(page: Page, report: Report, show_all: bool) -> None:
             page.labelled("Input", f"{source.kind}: {counts}")
 
 
-def _seen(coverage: Coverage) -> list[str]:
+def _seen(coverage: Coverage, traced: bool) -> list[str]:
     def counted(number: int | None, noun: str) -> str:
         return f"{noun} {UNKNOWN if number is None else f'{number:,}'}"
 
     profiled = counted(coverage.profiled_steps, "profiled steps")
     if coverage.assigned_ratio is not None:
         profiled += f" ({format_share(coverage.assigned_ratio)} of their time assigned)"
+    # A trace does not show how its process ended.
     processes = counted(coverage.processes, "processes")
-    if coverage.processes is not None and coverage.processes_closed is not None:
+    if not traced and coverage.processes is not None and coverage.processes_closed is not None:
         processes += f" ({coverage.processes_closed:,} ended in order)"
     return [
         counted(coverage.steps, "steps"),
