@@ -192,20 +192,22 @@ def launch(options: argparse.Namespace) -> int:
     environment = dict(os.environ)
     if not options.netns and not options.master:
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    # A launcher that is ended takes its ranks with it.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    ranks = []
+    # A launcher that is ended takes its ranks with it; an exception out of here could leave the one just started.
+    ended: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
+    ranks: list[subprocess.Popen[bytes]] = []
     for rank in range(options.ranks):
         inside = ["ip", "netns", "exec", options.netns[rank]] if options.netns else []
         ranks.append(subprocess.Popen([*inside, *words, f"--rank={rank}"], env=environment))
     try:
-        while any(rank.poll() is None for rank in ranks) and not any(rank.poll() for rank in ranks):
+        while not ended and any(rank.poll() is None for rank in ranks) and not any(rank.poll() for rank in ranks):
             time.sleep(0.05)
     finally:
         for rank in ranks:
             if rank.poll() is None:
                 rank.terminate()
-    return max(abs(rank.wait()) for rank in ranks)
+    worst = max(abs(rank.wait()) for rank in ranks)
+    return 128 + ended[0] if ended else worst
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:
