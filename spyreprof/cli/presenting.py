@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from spyreprof.report.model import Report
     from spyreprof.targets import Targets
 
-ACCEPTED = "Give a recording folder, a packed recording (.zip), a report.json, or traces of torch.profiler."
-
 
 class Format(str, Enum):
     """How a report is written."""

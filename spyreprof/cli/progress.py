@@ -41,12 +41,6 @@ class Progress:
             f"{self._what}: {share:.0%} of {total_bytes / 1e6:,.0f} MB, {rate / 1e6:,.0f} MB/s, {left_s:.0f} s left"
         )
 
-    def say(self, sentence: str) -> None:
-        """Leave a sentence on the terminal."""
-        if self._shown:
-            self._write("")
-            sys.stderr.write(sentence + "\n")
-
     def _write(self, line: str) -> None:
         if self._shown and (line or self._width):
             sys.stderr.write("\r" + line.ljust(self._width) + ("" if line else "\r"))

@@ -17,18 +17,6 @@ class _Version(msgspec.Struct):
     schema_version: int
 
 
-def looks_like_report(path: Path) -> bool:
-    """Whether a file may be a report.json: a JSON object that states a schema version and a verdict.
-
-    A damaged or newer report still looks like one, so that its reader can say what is wrong with it.
-
-    Raises:
-        UserError: the file cannot be read.
-    """
-    content = _content(path)
-    return content.lstrip()[:1] == b"{" and b'"schema_version"' in content and b'"verdict"' in content
-
-
 def read_report(path: Path) -> Report:
     """Read a report.json.
 

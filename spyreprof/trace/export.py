@@ -27,7 +27,6 @@ FIRST_NUMBER = 2_000_000_000
 OWN_CATEGORY = "spyreprof"
 # So long before the first event time begins.
 LEAD_NS = 1000
-_NUMBERS_END = 2**31
 _BLOCK_ROWS = 4096
 _INT64_END = 2**63
 
