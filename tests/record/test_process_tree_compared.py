@@ -192,7 +192,7 @@ PROGRAMS: dict[str, tuple[str, list[int]]] = {
                 pool.submit(work, True).result()
             except Exception as error:
                 print(type(error).__name__)
-            pool.shutdown()  # waited for: else the interpreter's end races with the closing of the pool's pipe (CPython 3.11)
+            pool.shutdown()  # else the interpreter's end races with the closing of the pool's pipe (CPython 3.11)
             steps(5)
         """,
         [5],
