@@ -153,6 +153,20 @@ class ModelFacts:
     parameter_bytes: int | None = None
     embedding_bytes: int | None = None
     dtype: str | None = None
+    # What one token reads: less than all parameters in a mixture of experts.
+    active_parameter_bytes: int | None = None
+    layers: int | None = None
+    # Layers whose keys and values grow with every token; sliding windows and state-space layers do not.
+    attention_layers: int | None = None
+    hidden_size: int | None = None
+    attention_heads: int | None = None
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    # One latent vector per token and layer in place of keys and values (MLA); it is not divided by ranks.
+    kv_latent_size: int | None = None
+    kv_dtype: str | None = None
+    experts: int | None = None
+    experts_per_token: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +179,40 @@ class EngineSettings:
     block_size: int | None = None
     prefix_caching: bool | None = None
     source: str | None = None
+    # Tokens that the whole cache holds, where the engine says so itself; with groups of layers it is not blocks x size.
+    kv_tokens: int | None = None
+    max_model_len: int | None = None
+    long_prefill_token_threshold: int | None = None
+    reserve_full_prompt: bool | None = None
+    memory_utilisation_ratio: float | None = None
+    kv_dtype: str | None = None
+    tensor_parallel: int | None = None
+    pipeline_parallel: int | None = None
+    data_parallel: int | None = None
+    expert_parallel: bool | None = None
+    eager: bool | None = None
+    async_scheduling: bool | None = None
+    custom_all_reduce: bool | None = None
+    stream_interval: int | None = None
+    api_servers: int | None = None
+    # Tokens that a draft proposes in each step; 0 where speculative decoding is off.
+    speculative_tokens: int | None = None
+    # Requests are held to a grammar (structured output).
+    grammar: bool | None = None
+    # What joins the devices of one engine.
+    link: Literal["nvlink", "pcie", "network", "shared_memory"] | None = None
+    # State-space blocks of hybrid models: each running request needs one.
+    state_blocks: int | None = None
+    # Spyre: most tokens of batch x longest context that a decode step may hold.
+    max_batch_tokens: int | None = None
+    platform: Literal["cuda", "rocm", "xpu", "cpu", "spyre"] | None = None
+
+    @property
+    def kv_capacity_tokens(self) -> int | None:
+        """Tokens that the KV cache holds; None where unknown."""
+        if self.kv_tokens is not None:
+            return self.kv_tokens
+        return self.kv_blocks * self.block_size if self.kv_blocks is not None and self.block_size else None
 
 
 @dataclass(frozen=True, slots=True)
