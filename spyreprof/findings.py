@@ -15,6 +15,7 @@ Confidence = Literal["high", "medium", "low"]
 Severity = Literal["high", "medium", "low", "info"]
 Phase = Literal["prefill", "decode", "mixed"]
 WitnessName = Literal["device_trace", "engine", "requests"]
+EvidenceWindow = Literal["steady", "recording", "profiled", "calibration", "settings"]
 BoundClass = Literal[
     "prefill_bound",
     "decode_bandwidth_bound",
@@ -44,6 +45,9 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         value: the number, or None when it is missing (then `method` says why).
         unit: "ns", "s", "bytes", "bytes/s", "flop/s", "ratio", "tokens", "requests", "steps", ...
         origin: how we came to it.
+        window: the time it speaks for: the steady window, the whole recording, profiled steps alone, calibration
+            before and after the run; "settings" where it is no matter of time.
+        engine: which of several engines it speaks for; None where there is one.
         n: number of samples behind it.
         low, high: ends of its interval, where one is known.
         method: in words, how it was computed.
@@ -57,6 +61,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     origin: Origin
     method: str
     source: str
+    window: EvidenceWindow = "steady"
+    engine: int | None = None
     n: int | None = None
     low: float | None = None
     high: float | None = None

@@ -9,13 +9,19 @@ import msgspec
 from spyreprof.findings import Evidence, NotJudged
 
 if TYPE_CHECKING:
-    from spyreprof.findings import Origin
+    from spyreprof.findings import EvidenceWindow, Origin
 
 
 class EvidenceBook:
-    """Collects evidence and open questions while the analyzers run."""
+    """Collects evidence and open questions while the analyzers run.
 
-    def __init__(self) -> None:
+    `window` is what a number speaks for where its writer does not say otherwise; `engine` is set while one of several
+    engines is judged.
+    """
+
+    def __init__(self, window: EvidenceWindow = "steady") -> None:
+        self.window: EvidenceWindow = window
+        self.engine: int | None = None
         self._evidence: list[Evidence] = []
         self._not_judged: dict[str, NotJudged] = {}
 
@@ -28,6 +34,7 @@ class EvidenceBook:
         *,
         method: str,
         source: str,
+        window: EvidenceWindow | None = None,
         n: int | None = None,
         low: float | None = None,
         high: float | None = None,
@@ -41,6 +48,8 @@ class EvidenceBook:
             origin=origin,
             method=method,
             source=source,
+            window=window or self.window,
+            engine=self.engine,
             n=n,
             low=low,
             high=high,

@@ -97,10 +97,10 @@ def phase_bound(
     cited = [
         book.add(
             f"{phase}.assigned_ratio", split.assigned_ratio, "ratio", "derived", n=profile.steps, source=source,
-            method="share of profiled step time that belongs to a resource",
+            window="profiled", method="share of profiled step time that belongs to a resource",
         ),
         book.add(
-            f"{phase}.host_ratio", split.host, "ratio", "derived", n=profile.steps, source=source,
+            f"{phase}.host_ratio", split.host, "ratio", "derived", n=profile.steps, source=source, window="profiled",
             method="time outside operators plus measured dispatch cost per operator, over step time",
         ),
     ]  # fmt: skip
@@ -172,16 +172,18 @@ def _peak_use(
         cited = (
             book.add(
                 f"{phase}.matmul.{resource}_per_s", achieved, peak.unit, "derived", n=profile.steps, source=source,
+                window="profiled",
                 method="FLOPs or bytes from operator shapes over time inside matmul and attention operators, at the "
                 f"speed of unprofiled steps of the same shape ({profile.usual_steps} of {profile.steps} had some)",
             ),
             book.add(
                 f"peak.{resource}_per_s", peak.value, peak.unit, peak.origin, source=peak.source,
+                window="calibration" if peak.origin == "measured" else "settings",
                 method=f"{_PEAK_METHODS.get(peak.origin, 'given')}: {format_rate(peak.value, unit + '/s')}",
             ),
             book.add(
                 f"{phase}.matmul.{resource}_use", ratio, "ratio", "derived", n=profile.steps, source=source,
-                method="achieved over peak",
+                window="profiled", method="achieved over peak",
             ),
         )  # fmt: skip
         uses[resource] = PeakUse(

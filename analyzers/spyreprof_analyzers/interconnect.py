@@ -228,12 +228,12 @@ def cite_trace(side: Side, found: Communication, book: EvidenceBook) -> tuple[st
         return ()
     return (
         book.add(
-            f"{side}.trace_exposed_share", share.trace, "ratio", "measured", source="profiled steps",
+            f"{side}.trace_exposed_share", share.trace, "ratio", "measured", source="profiled steps", window="profiled",
             method="time in which a collective blocked and no operator ran, over profiled step time",
         ),
         book.add(
             f"{side}.trace_transfer_share", share.trace_transfer, "ratio", "derived", source="profiled steps",
-            method="the part of it after the last rank had arrived",
+            window="profiled", method="the part of it after the last rank had arrived",
         ),
     )  # fmt: skip
 

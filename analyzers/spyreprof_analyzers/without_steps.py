@@ -35,6 +35,7 @@ _HISTOGRAMS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 def what_was_seen(inputs: AnalysisInputs, rules: RuleBook, book: EvidenceBook) -> Diagnosis:
     """Everything but a verdict."""
+    book.window = "recording"  # without steps there is no steady window
     stacks = process_stacks(inputs.stacks, inputs.recording_start_ns, inputs.recording_end_ns, rules)
     found = (
         _usage(inputs, rules, book),
