@@ -94,7 +94,8 @@ def _without_a_row(writer: str, steps: pd.DataFrame, known: list[Interval]) -> l
     alone = mine["profiled"].fillna(False).to_numpy(dtype=np.bool_)
     for pause in known:
         if pause.writer == writer:
-            alone &= (start_ns < pause.start_ns) | (end_ns > pause.end_ns)
+            # Not in place: the array may be the table's own.
+            alone = alone & ((start_ns < pause.start_ns) | (end_ns > pause.end_ns))
     edges = np.flatnonzero(np.diff(np.concatenate(([False], alone, [False]))))
     return [
         Interval(int(start_ns[first]), int(end_ns[first:after].max()), PAUSE_REASON, writer)
