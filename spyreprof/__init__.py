@@ -7,24 +7,25 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from os import PathLike
 
-    from spyreprof.recording.store import Recording
+    from spyreprof.recording.notebook import Tables
 
 __version__ = "0.1.0"
 
 
-def load(path: str | PathLike[str], run: int | None = None) -> Recording:
-    """Open a recording (folder or packed file) for a notebook.
+def load(path: str | PathLike[str], run: int | None = None) -> Tables:
+    """Open a recording for a notebook.
 
     Args:
-        path: what `spyreprof record` wrote.
+        path: what `spyreprof record` wrote (folder or packed), or a trace of torch.profiler.
         run: which run of a repeated recording (`record --repeat N`), counted from 1.
 
     Returns:
-        The recording, with `.steps`, `.requests` and `.counters` as pandas DataFrames.
+        Its tables as pandas DataFrames: `.steps`, `.requests`, `.counters`, `.polls`, `.usage`, `.collectives`,
+        `.phases` and `.stacks`. `.columns` says what each column means, `.notes` what is missing.
 
     Raises:
         spyreprof.errors.UserError: the path holds no readable recording, or several runs and none was named.
     """
-    from spyreprof.recording.store import open_recording
+    from spyreprof.recording.notebook import load_tables
 
-    return open_recording(path, run)
+    return load_tables(path, run)
