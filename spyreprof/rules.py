@@ -31,8 +31,26 @@ class Threshold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str
 
 
+class Abstention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An input without which a rule stays silent or says less, and how to obtain it."""
+
+    missing: str
+    obtain: str
+
+
+# In what order the advice of rules counts: the earlier speaks where two cannot both be followed.
+Catalogue = Literal["unservable", "bug", "compile", "memory", "queue", "phase", "communication", "host"]
+
+
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One rule. `materiality_share` is the share of the window under which it stays silent."""
+    """One rule.
+
+    Attributes:
+        answers: the question that it answers.
+        catalogue: where its advice stands among that of others; None for a rule that advises nothing.
+        materiality_share: the share of the window under which it stays silent.
+        abstain_when: what must be there for it to speak, and how to obtain it.
+    """
 
     id: str
     version: int
@@ -42,6 +60,9 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     condition: str
     materiality_share: float
     false_positive_notes: tuple[str, ...]
+    answers: str = ""
+    catalogue: Catalogue | None = None
+    abstain_when: tuple[Abstention, ...] = ()
     thresholds: dict[str, Threshold] = {}
 
     def threshold(self, name: str) -> float:

@@ -33,7 +33,13 @@ _WITNESS_NAMES = {"device_trace": "device trace", "engine": "engine", "requests"
 
 
 def render(
-    report: Report, width: int = 80, *, show_all: bool = False, color: bool = False, ascii_only: bool = False
+    report: Report,
+    width: int = 80,
+    *,
+    show_all: bool = False,
+    color: bool = False,
+    ascii_only: bool = False,
+    again: str = "spyreprof report INPUT",
 ) -> str:
     """Draw a report.
 
@@ -43,6 +49,7 @@ def render(
         show_all: every finding, evidence, note and collector, not only the first few.
         color: write ANSI styles.
         ascii_only: for terminals whose encoding has no more.
+        again: the command that makes this report, in the user's own words.
 
     Returns:
         Lines, each ended by a newline.
@@ -63,7 +70,7 @@ def render(
     _not_judged(page, report, show_all)
     if show_all:
         _evidence(page, report)
-    _where_next(page, report, show_all)
+    _where_next(page, report, again, show_all)
     return page.render(color=color)
 
 
@@ -102,7 +109,7 @@ def _conditions(page: Page, report: Report) -> None:
 def _spread(spread: Spread | None, unit: str) -> str:
     if spread is None:
         return UNKNOWN
-    return f"{count(spread.mean)}{unit} ({count(spread.low)} to {count(spread.high)})"
+    return f"mean {count(spread.mean)}{unit} ({count(spread.low)} to {count(spread.high)})"
 
 
 def _ending(run: Run) -> str:
@@ -181,7 +188,7 @@ def _unseen(coverage: Coverage, traced: bool) -> list[str]:
 def _window(page: Page, report: Report) -> None:
     window = report.window
     if window is None:
-        page.labelled("Window", "no steady state found, so nothing below is judged over time")
+        page.labelled("Window", f"no steady state: {_unsteady(report)}, so nothing below is judged over time")
         return
     length = format_seconds((window.end_ns - window.start_ns) * 1e-9)
     share = format_share(window.share_of_recording)
@@ -189,6 +196,13 @@ def _window(page: Page, report: Report) -> None:
     excluded = report.time_budget.excluded if report.time_budget else ()
     if excluded:
         page.flow("Left out", [f"{part.reason} {format_seconds(part.ns * 1e-9)}" for part in excluded])
+
+
+def _unsteady(report: Report) -> str:
+    """Why there is no window."""
+    if report.traces:
+        return "traces do not show the load, which alone could be steady"
+    return "none was found among the engine steps" if report.quality.coverage.steps else "no engine step was seen"
 
 
 def _verdict(page: Page, report: Report, show_all: bool) -> None:
@@ -212,7 +226,9 @@ def _verdict(page: Page, report: Report, show_all: bool) -> None:
     for witness in verdict.witnesses:
         _witness(page, witness)
     for missing in verdict.missing:
-        page.labelled("Needs", _open_question(missing))
+        said = missing.reason in verdict.headline
+        question = f"{missing.topic}. Obtain: {_sentence(missing.obtain)}" if said else _open_question(missing)
+        page.labelled("Needs", question)
 
 
 def _witness(page: Page, witness: Witness) -> None:
@@ -380,11 +396,11 @@ def _evidence(page: Page, report: Report) -> None:
         page.labelled("", f"{spell_evidence(evidence)}; {evidence.source}: {evidence.method}", label_width=2)
 
 
-def _where_next(page: Page, report: Report, show_all: bool) -> None:
+def _where_next(page: Page, report: Report, again: str, show_all: bool) -> None:
     page.blank()
-    steps = [] if show_all else ["everything: --all"]
-    steps.append("for a ticket: --json --out report.json")
+    steps = [] if show_all else [f"everything: {again} --all"]
+    steps.append(f"for a ticket: {again} --json --out report.json")
     finding = deciding_finding(report)
     if finding is not None:
-        steps.append(f"why this rule: spyreprof rules show {finding.id}")
+        steps.append(f"why this rule: spyreprof rules info {finding.id}")
     page.flow("Next", steps)

@@ -28,18 +28,29 @@ def test_rules_are_listed_and_each_can_be_shown() -> None:
     text = spyreprof("rules").stdout.decode()
     for rule in listed:
         assert rule["id"] in text
-    shown = spyreprof("rules", "show", listed[0]["id"].lower()).stdout.decode()
-    assert shown.startswith(listed[0]["id"])
+    info = spyreprof("rules", "info", listed[0]["id"].lower()).stdout.decode()
+    assert info.startswith(listed[0]["id"])
+    assert listed[0]["answers"] in " ".join(info.split())
     for threshold in listed[0]["thresholds"]:
-        assert threshold in shown
-    assert json.loads(spyreprof("rules", "show", listed[0]["id"], "--json").stdout) == listed[0]
+        assert threshold in info
+    assert json.loads(spyreprof("rules", "info", listed[0]["id"], "--json").stdout) == listed[0]
+
+
+def test_show_is_an_older_name_of_info() -> None:
+    assert spyreprof("rules", "show", "SPY-QUE-001").stdout == spyreprof("rules", "info", "SPY-QUE-001").stdout != b""
+
+
+def test_the_page_of_rules_is_what_the_rules_say() -> None:
+    printed = spyreprof("rules", "list", "--markdown").stdout.decode()
+    assert printed == (ROOT / "docs/rules.md").read_text(encoding="utf-8"), "its first line tells how to write it anew"
 
 
 def test_rules_need_no_guessing() -> None:
     for arguments, saying in (
-        (["show"], "needs the id"),
-        (["show", "SPY-XXX-999"], "There is no rule"),
+        (["info"], "needs the id"),
+        (["info", "SPY-XXX-999"], "There is no rule"),
         (["list", "SPY-GEN-001"], "takes no id"),
+        (["list", "--json", "--markdown"], "two formats"),
     ):
         result = spyreprof("rules", *arguments)
         assert result.returncode == 2

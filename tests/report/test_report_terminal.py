@@ -389,7 +389,7 @@ def test_a_run_without_profiler_windows_says_why_and_an_older_report_says_nothin
 )
 def test_the_rule_to_read_is_that_of_the_verdict_else_of_the_first_finding(primary: str, rule: str) -> None:
     verdict = msgspec.structs.replace(VERDICT, primary=primary)
-    assert f"why this rule: spyreprof rules show {rule}\n" in render(finished_report(verdict=verdict), 120)
+    assert f"why this rule: spyreprof rules info {rule}\n" in render(finished_report(verdict=verdict), 120)
 
 
 def test_the_rule_of_every_verdict_is_among_the_rules() -> None:
