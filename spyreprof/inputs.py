@@ -75,12 +75,13 @@ _REMEDIES = {
     InputKind.OTHER_COMPRESSION: "Decompress it first.",
     InputKind.OTHER_FOLDER: "Name the folder that `spyreprof record` made, or the files themselves.",
 }
+_USEFUL = "Give a recording, a packed recording, a report.json, or a trace (Chrome trace-event JSON)."
 
 
 def not_read(path: str | os.PathLike[str], kind: InputKind) -> UserError:
     """The sentence for an input that is of no use here: what it is, and what would be of use."""
     later = ", which is not read yet" if kind in _KNOWN_BUT_NOT_READ else ""
-    remedy = _REMEDIES.get(kind, "Give a recording, a packed recording, a report.json or a trace of torch.profiler.")
+    remedy = _REMEDIES.get(kind, _USEFUL)
     return UserError(f"{path} is {kind.value}{later}.", remedy)
 
 

@@ -26,7 +26,14 @@ def command(
     path = demo_recording()
     sys.stderr.write("A recording that comes with spyreprof; yours: spyreprof record -- <your command>\n")
     report = report_on(path, None)
-    present(report, Format.JSON if as_json else Format.TERMINAL, None, show_all=show_all, width=width)
+    present(
+        report,
+        Format.JSON if as_json else Format.TERMINAL,
+        None,
+        show_all=show_all,
+        width=width,
+        again="spyreprof demo",
+    )
 
 
 def demo_recording() -> Path:

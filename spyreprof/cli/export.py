@@ -25,7 +25,10 @@ _WHAT = "Give --perfetto for all of it, or --event ROW for one event."
 def command(
     path: Annotated[
         Path,
-        typer.Argument(metavar="INPUT", help="A trace of torch.profiler, or a recording (folder or packed)."),
+        typer.Argument(
+            metavar="INPUT",
+            help="A trace (of torch.profiler, or other Chrome trace-event JSON), or a recording.",
+        ),
     ],
     perfetto: Annotated[
         bool,

@@ -16,7 +16,11 @@ from spyreprof.recording import layout
 def command(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE", help="Traces of torch.profiler, one for each rank, plain or gzipped."),
+        typer.Argument(
+            metavar="FILE",
+            help="Traces: of torch.profiler, one for each rank, or any other Chrome trace-event JSON, plain or "
+            "gzipped.",
+        ),
     ],
     out: Annotated[
         Path | None,

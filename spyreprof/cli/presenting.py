@@ -133,7 +133,7 @@ def _judge(recording: Recording, targets: Targets | None) -> Report:
     return build_report(recording, registry.diagnose(inputs, targets), inputs)
 
 
-def present(report: Report, form: Format, out: Path | None, *, show_all: bool, width: int | None) -> None:
+def present(report: Report, form: Format, out: Path | None, *, show_all: bool, width: int | None, again: str) -> None:
     """Write a report to stdout or to a file.
 
     Args:
@@ -142,6 +142,7 @@ def present(report: Report, form: Format, out: Path | None, *, show_all: bool, w
         out: file to write; None for stdout.
         show_all: nothing left out of the terminal form.
         width: cells per line; None for the width of the terminal, or 80.
+        again: the command that makes this report. Its names are the user's own, so that only his terminal shows them.
 
     Raises:
         UserError: the file cannot be written.
@@ -165,6 +166,7 @@ def present(report: Report, form: Format, out: Path | None, *, show_all: bool, w
             show_all=show_all,
             color=out is None and _wants_color(),
             ascii_only=out is None and not shows_unicode(),
+            **({"again": again} if out is None and sys.stdout.isatty() else {}),
         )
         if out is None:
             sys.stdout.write(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,7 +29,8 @@ def command(  # noqa: PLR0913, PLR0917 - Typer wants one parameter for each opti
         list[Path],
         typer.Argument(
             metavar="INPUT",
-            help="A recording (folder or packed), a report.json, or traces of torch.profiler, one for each rank.",
+            help="A recording (folder or packed), a report.json, or traces: of torch.profiler, one for each rank, or "
+            "any other Chrome trace-event JSON, plain or gzipped.",
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
@@ -59,9 +61,18 @@ def command(  # noqa: PLR0913, PLR0917 - Typer wants one parameter for each opti
         raise UserError("--json and --format terminal contradict each other.", "Give one of them.")
     targets = _targets(slo) if slo is not None else None
     report = load_report(inputs, targets, keep=not no_cache)
-    present(report, Format.JSON if as_json else form or Format.TERMINAL, out, show_all=show_all, width=width)
+    form = Format.JSON if as_json else form or Format.TERMINAL
+    again = _again(inputs, slo, no_cache=no_cache)
+    present(report, form, out, show_all=show_all, width=width, again=again)
     if strict:
         _hold_to(report)
+
+
+def _again(inputs: list[Path], slo: str | None, *, no_cache: bool) -> str:
+    """The command that was given, without what says how it is shown."""
+    options = [*(("--slo", slo) if slo is not None else ()), *(("--no-cache",) if no_cache else ())]
+    named = [f"./{path}" if str(path).startswith("-") else str(path) for path in inputs]
+    return shlex.join(["spyreprof", "report", *named, *options])
 
 
 def _hold_to(report: Report) -> None:

@@ -132,7 +132,8 @@ def _fill(out: Path, paths: Sequence[Path], notes: list[str], progress: Progress
     notes += _about_ranks(traces)
     if any(trace.without_times for trace in traces):
         notes.append("A trace has times before its clock began; its steps are left out.")
-    notes.append("This recording was made of traces: all of it was measured under a profiler.")
+    # What that means for a verdict is the diagnosis' to say.
+    notes.append("This recording was made of traces.")
     # Last: without it there is no recording.
     _write(out / layout.MANIFEST, json.dumps(_manifest(traces, files, notes), indent=1).encode() + b"\n")
 

@@ -100,10 +100,10 @@ def draw_device_time(page: Page, report: Report, show_all: bool) -> None:
     for trace in shown:
         of = f", trace {trace.trace}" if several else ""
         _phases(page, trace, of)
-        beside = "several at once count several times"
-        _names(page, f"Kernels by exclusive time{of}", f"all kernels; {beside}", trace.kernels, show_all)
-        inside = "without what runs inside"
-        _names(page, f"Operators by exclusive time{of}", f"all operators; {inside}", trace.operators, show_all)
+        kernels = f"Kernels by time{of}, in % of all kernels' time; each counts in full where several run at once"
+        _names(page, kernels, trace.kernels, show_all)
+        own = f"Operators by self time{of} (without the operators and calls inside them)"
+        _names(page, f"{own}, in % of all operators' self time", trace.operators, show_all)
         if show_all:
             _collectives(page, trace, of)
     if len(report.traces) > len(shown):
@@ -189,11 +189,11 @@ def _phases(page: Page, trace: TraceReport, of: str) -> None:
     page.table(columns, rows, indent=2)
 
 
-def _names(page: Page, title: str, of: str, names: Sequence[TraceName], show_all: bool) -> None:
+def _names(page: Page, title: str, names: Sequence[TraceName], show_all: bool) -> None:
     if not names:
         return
     page.blank()
-    page.paragraph(f"{title}, in % of that of {of}", style="bold")
+    page.paragraph(title, style="bold")
     shown = names if show_all else names[:NAMES_SHOWN]
     columns = [Column("share"), Column("count"), Column("name", numeric=False)]
     rows = [

@@ -41,7 +41,8 @@ def event_windows(path: str | os.PathLike[str]) -> list[Window]:
         raise unreadable(path, error) from error
     if not reading.windows:
         raise UserError(
-            f"{path} holds no trace events.", "Pass a file that torch.profiler's export_chrome_trace wrote."
+            f"{path} holds no trace events.",
+            "Pass Chrome trace-event JSON, as torch.profiler's export_chrome_trace writes.",
         )
     return reading.windows
 

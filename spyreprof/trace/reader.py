@@ -73,7 +73,7 @@ def finish(table: EventTable, label: str, *, found: bool, empty: bool) -> EventT
     if not found:
         raise UserError(
             f"{label} is not a profiler trace: it has no list of trace events.",
-            "Pass a file that torch.profiler's export_chrome_trace wrote.",
+            "Pass Chrome trace-event JSON, as torch.profiler's export_chrome_trace writes.",
         )
     table = join(table)
     if not len(table):

@@ -296,3 +296,11 @@ def test_latency_targets_stand_beside_what_was_measured(tmp_path: Path) -> None:
     # no request log: the question is named, not dropped
     asked = spyreprof("report", recording, "--slo", "ttft_p99=2s", "--all").stdout
     assert b"whether the TTFT target is met" in asked
+
+
+def test_a_terminal_shows_commands_with_the_input_s_name_and_a_pipe_does_not(report_json: Path) -> None:
+    shown = b"".join(on_a_terminal(report_json, NO_COLOR="1").split())
+    assert b"".join((b"everything:spyreprofreport", str(report_json).encode(), b"--all")) in shown
+    piped = spyreprof("report", report_json).stdout
+    assert b"everything: spyreprof report INPUT --all" in piped
+    assert str(report_json).encode() not in piped
