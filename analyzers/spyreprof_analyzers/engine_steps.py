@@ -20,13 +20,16 @@ UNKNOWN = -1
 
 PREFILL, DECODE, MIXED, UNKNOWN_PHASE = 0, 1, 2, 3
 PHASE_NAMES = ("prefill", "decode", "mixed", "unknown")
+_EXECUTED = ("context_tokens", "generation_requests", "generation_seq_len_sum")
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSteps:
     """Steps of one engine, ordered by start, all arrays of length n and dtype int64.
 
-    Counts are `UNKNOWN` (-1) where the hook could not see them. Times are CLOCK_MONOTONIC nanoseconds.
+    Counts are `UNKNOWN` (-1) where the hook could not see them. Times are CLOCK_MONOTONIC nanoseconds. What was
+    executed is what the device computed, padding included; where nobody told, it is the scheduled count, and never
+    below it. `told_executed` counts the executed columns that were told.
     """
 
     start_ns: NDArray[np.int64]
@@ -39,6 +42,10 @@ class EngineSteps:
     generation_requests: NDArray[np.int64]
     generation_tokens: NDArray[np.int64]
     generation_seq_len_sum: NDArray[np.int64]
+    executed_context_tokens: NDArray[np.int64]
+    executed_generation_requests: NDArray[np.int64]
+    executed_generation_seq_len_sum: NDArray[np.int64]
+    told_executed: NDArray[np.int64]
     compiles: NDArray[np.int64]
 
     def __len__(self) -> int:
@@ -89,8 +96,11 @@ def _of_one(rows: pd.DataFrame) -> EngineSteps:
     rows = rows.sort_values("start_ns", kind="stable")
 
     def column(name: str) -> NDArray[np.int64]:
+        if name not in rows.columns:  # optional ones may be left out of a table that is made by hand
+            return np.full(len(rows), UNKNOWN, dtype=np.int64)
         return np.asarray(rows[name].fillna(UNKNOWN), dtype=np.int64)
 
+    executed = {name: column(f"executed_{name}") for name in _EXECUTED}
     context, generation = column("context_tokens"), column("generation_requests")
     # A step that its program marked may have a phase without counts; counts, where there are any, tell more.
     codes = {name: code for code, name in enumerate(PHASE_NAMES)}
@@ -110,6 +120,9 @@ def _of_one(rows: pd.DataFrame) -> EngineSteps:
         generation_requests=generation,
         generation_tokens=column("generation_tokens"),
         generation_seq_len_sum=column("generation_seq_len_sum"),
+        # fewer than scheduled cannot have been executed: then the program counts something else
+        **{f"executed_{name}": np.maximum(told, column(name)) for name, told in executed.items()},
+        told_executed=np.sum([told != UNKNOWN for told in executed.values()], axis=0, dtype=np.int64),
         compiles=rows["compiles"].fillna(0).to_numpy(dtype=np.int64),
     )
 

@@ -106,18 +106,19 @@ class Request:
     it does, as aborted. What never finishes is recorded without an end.
     """
 
-    __slots__ = ("_cached_tokens", "_open", "_prompt_tokens")
+    __slots__ = ("_cached_tokens", "_max_tokens", "_open", "_prompt_tokens")
 
-    def __init__(self, prompt_tokens: int | None, cached_tokens: int | None) -> None:
+    def __init__(self, prompt_tokens: int | None, cached_tokens: int | None, max_tokens: int | None) -> None:
         self._prompt_tokens = prompt_tokens
         self._cached_tokens = cached_tokens
+        self._max_tokens = max_tokens
         self._open: Any = None
 
     def begin(self) -> Request:
         """The request arrived now."""
         recorder = _recording()
         if recorder is not None:
-            self._open = recorder.begin_request(self._prompt_tokens, self._cached_tokens)
+            self._open = recorder.begin_request(self._prompt_tokens, self._cached_tokens, self._max_tokens)
         return self
 
     def scheduled(self) -> None:
@@ -138,6 +139,7 @@ class Request:
         cached_tokens: int | None = None,
         reasoning_tokens: int | None = None,
         reason: str | None = None,
+        preemptions: int | None = None,
     ) -> None:
         """The last output token is there now. Only the first call counts.
 
@@ -146,10 +148,11 @@ class Request:
             cached_tokens: prompt tokens that a cache held.
             reasoning_tokens: the part of `output_tokens` that is reasoning.
             reason: "stop", "length", "abort", "error" or "tool_calls"; another text is recorded as "other".
+            preemptions: how often the request lost its place in the KV cache and was computed again.
         """
         recorder = _recording()
         if recorder is not None:
-            recorder.end_request(self._open, output_tokens, cached_tokens, reasoning_tokens, reason)
+            recorder.end_request(self._open, output_tokens, cached_tokens, reasoning_tokens, reason, preemptions)
 
     def end(self) -> None:
         """The request is over now, and nothing more is known of it."""
@@ -175,6 +178,10 @@ def step(  # noqa: PLR0913 - what there is to know of a step
     generation_requests: int | None = None,
     generation_tokens: int | None = None,
     generation_seq_len_sum: int | None = None,
+    executed_context_tokens: int | None = None,
+    executed_generation_requests: int | None = None,
+    executed_generation_seq_len_sum: int | None = None,
+    speculative_tokens: int | None = None,
 ) -> Step:
     """Mark one engine step: one pass through the model, with whatever belongs to it.
 
@@ -192,6 +199,11 @@ def step(  # noqa: PLR0913 - what there is to know of a step
         generation_requests: requests that get their next token in this step.
         generation_tokens: tokens computed for them, more than one each with speculation; None for one each.
         generation_seq_len_sum: lengths of those requests after this step, in tokens, added up.
+        executed_context_tokens: prompt tokens as the device computes them, padding included: whole chunks.
+        executed_generation_requests: rows of the decode batch as the device runs it, padding included.
+        executed_generation_seq_len_sum: sequence lengths of those rows, padding included: where every row is as long
+            as the longest, rows times that length.
+        speculative_tokens: the part of `generation_tokens` that a draft proposed and this step verifies.
     """
     counts = (
         context_requests,
@@ -201,6 +213,10 @@ def step(  # noqa: PLR0913 - what there is to know of a step
         generation_requests,
         generation_tokens,
         generation_seq_len_sum,
+        executed_context_tokens,
+        executed_generation_requests,
+        executed_generation_seq_len_sum,
+        speculative_tokens,
     )
     return Step(phase, counts)
 
@@ -217,11 +233,14 @@ def phase(name: str) -> Phase:
     return Phase(name)
 
 
-def request(prompt_tokens: int | None = None, *, cached_tokens: int | None = None) -> Request:
+def request(
+    prompt_tokens: int | None = None, *, cached_tokens: int | None = None, max_tokens: int | None = None
+) -> Request:
     """Mark one request, from its arrival to its last token.
 
     Args:
         prompt_tokens: length of the prompt.
         cached_tokens: the part of it that a cache held, where that is known by now; `finished` takes it too.
+        max_tokens: the most output tokens that the request allows.
     """
-    return Request(prompt_tokens, cached_tokens)
+    return Request(prompt_tokens, cached_tokens, max_tokens)

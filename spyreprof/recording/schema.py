@@ -40,6 +40,12 @@ STEPS: tuple[Column, ...] = (
     Column("generation_requests", "Int64", "measured", "requests in decode in this step"),
     Column("generation_tokens", "Int64", "measured", "tokens generated in this step"),
     Column("generation_seq_len_sum", "Int64", "measured", "sum of sequence lengths of the decodes"),
+    Column("executed_context_tokens", "Int64", "measured", "prompt tokens as computed, padding included; NA: not told"),
+    Column("executed_generation_requests", "Int64", "measured", "decode rows as run, padding included; NA: not told"),
+    Column(
+        "executed_generation_seq_len_sum", "Int64", "measured", "sequence lengths of those rows, padded; NA: not told"
+    ),
+    Column("speculative_tokens", "Int64", "measured", "generated tokens that a draft proposed; NA: not told"),
     Column("compiles", "Int64", "measured", "compilations that ran inside the step"),
     Column("profiled", "boolean", "measured", "a profiler window was open"),
     Column("phase", "string", "derived", "prefill, decode or mixed, by its tokens or else as marked; NA where unknown"),
@@ -59,6 +65,9 @@ REQUESTS: tuple[Column, ...] = (
     Column("queue_ns", "Int64", "measured", "time from arrival until it was scheduled, as the program saw it"),
     Column("cached_tokens", "Int64", "measured", "prompt tokens that a cache held"),
     Column("reasoning_tokens", "Int64", "measured", "the part of the output that is reasoning"),
+    Column("max_tokens", "Int64", "measured", "the most output tokens that the request allowed"),
+    Column("finish_reason", "string", "measured", "stop, length, abort, error, tool_calls or other; NA where unknown"),
+    Column("preemptions", "Int64", "measured", "times that it lost its place in the KV cache and was computed again"),
     Column("source", "string", "measured", "bench_result (a load generator) or agent (the program)"),
 )
 

@@ -18,7 +18,8 @@ StepSource = Literal["annotation", "api", "transformers"]
 class StepWork(NamedTuple):
     """What one step had to do. Counts are None where the name does not carry them.
 
-    `phase` is None when the name does not tell prefill from decode, or when nothing was scheduled.
+    `phase` is None when the name does not tell prefill from decode, or when nothing was scheduled. What was executed is
+    what the device computed, padding included.
     """
 
     context_requests: int | None
@@ -29,6 +30,10 @@ class StepWork(NamedTuple):
     generation_tokens: int | None
     generation_seq_len_sum: int | None
     phase: StepPhase | None
+    executed_context_tokens: int | None = None
+    executed_generation_requests: int | None = None
+    executed_generation_seq_len_sum: int | None = None
+    speculative_tokens: int | None = None
 
 
 _N = r"(\d{1,12})"
@@ -51,7 +56,8 @@ _SGLANG = re.compile(
 _OWN = re.compile(
     r"spyreprof_step\[by=(?P<by>api|generate)(?: ph=(?P<ph>prefill|decode|mixed))?"
     r"(?: cr=(?P<cr>\d{1,12}))?(?: ct=(?P<ct>\d{1,12}))?(?: cs=(?P<cs>\d{1,20}))?(?: cqk=(?P<cqk>\d{1,20}))?"
-    r"(?: gr=(?P<gr>\d{1,12}))?(?: gt=(?P<gt>\d{1,12}))?(?: gs=(?P<gs>\d{1,20}))?\]"
+    r"(?: gr=(?P<gr>\d{1,12}))?(?: gt=(?P<gt>\d{1,12}))?(?: gs=(?P<gs>\d{1,20}))?"
+    r"(?: ect=(?P<ect>\d{1,12}))?(?: egr=(?P<egr>\d{1,12}))?(?: egs=(?P<egs>\d{1,20}))?(?: st=(?P<st>\d{1,12}))?\]"
 )
 _OWN_PREFIX = "spyreprof_step["
 
@@ -122,7 +128,8 @@ def _own(match: re.Match[str]) -> StepWork:
     if gt is None:
         gt = gr  # one token each: what speculates says so
     counted = _phase(ct, gr) if ct is not None and gr is not None else None
-    return StepWork(cr, ct, cs, cqk, gr, gt, gs, counted or phase)
+    executed = (_optional(match[key]) for key in ("ect", "egr", "egs", "st"))
+    return StepWork(cr, ct, cs, cqk, gr, gt, gs, counted or phase, *executed)
 
 
 def _optional(digits: str | None) -> int | None:

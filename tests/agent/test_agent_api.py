@@ -30,6 +30,10 @@ def test_steps_carry_what_is_known_of_them_and_leave_out_the_rest(tmp_path: Path
     with spyreprof_agent.step("prefill", context_requests=2, context_tokens=10, context_seq_len_sum=12,
                               context_q_k_sum=60):
         pass
+    with spyreprof_agent.step("decode", generation_requests=3, generation_tokens=9, executed_context_tokens=0,
+                              executed_generation_requests=4, executed_generation_seq_len_sum=128,
+                              speculative_tokens=6):
+        pass
     step = spyreprof_agent.step("mixed", context_tokens=5, generation_requests=3, generation_tokens=6,
                                 generation_seq_len_sum=10**18)
     for _ in range(2):
@@ -41,6 +45,7 @@ def test_steps_carry_what_is_known_of_them_and_leave_out_the_rest(tmp_path: Path
     assert names(ended) == [
         "spyreprof_step[by=api]",
         "spyreprof_step[by=api ph=prefill cr=2 ct=10 cs=12 cqk=60]",
+        "spyreprof_step[by=api ph=decode gr=3 gt=9 ect=0 egr=4 egs=128 st=6]",
         *["spyreprof_step[by=api ph=mixed ct=5 gr=3 gt=6 gs=1000000000000000000]"] * 2,
     ]
     before, after = map(int, ended.stdout.split())
@@ -176,11 +181,11 @@ def test_whole_numbers_of_numpy_are_counts(tmp_path: Path) -> None:
 def test_a_request_is_a_row_with_its_moments(tmp_path: Path) -> None:
     program = """
     import spyreprof_agent
-    with spyreprof_agent.request(prompt_tokens=7, cached_tokens=4) as whole:
+    with spyreprof_agent.request(prompt_tokens=7, cached_tokens=4, max_tokens=9) as whole:
         whole.scheduled()
         for _ in range(3):
             whole.first_token()
-    whole.finished(output_tokens=3, reasoning_tokens=1, reason="stop")
+    whole.finished(output_tokens=3, reasoning_tokens=1, reason="stop", preemptions=2)
     try:
         with spyreprof_agent.request(prompt_tokens=8) as aborted:
             aborted.scheduled()
@@ -197,7 +202,11 @@ def test_a_request_is_a_row_with_its_moments(tmp_path: Path) -> None:
     moments = [whole[key] for key in ("t0", "ts", "tf", "t1")]
     assert moments == sorted(moments)
     del whole["t0"], whole["ts"], whole["tf"], whole["t1"]
-    assert whole == {"k": "request", "prompt": 7, "cached": 4, "output": 3, "reasoning": 1, "reason": "stop"}
+    assert whole == {
+        "k": "request", "prompt": 7, "cached": 4, "output": 3, "reasoning": 1, "reason": "stop", "max_tokens": 9,
+        "preemptions": 2,
+    }  # fmt: skip
+    assert (left["max_tokens"], left["preemptions"]) == (None, None)
     assert (aborted["prompt"], aborted["output"], aborted["reason"]) == (8, None, "abort")
     assert aborted["t1"] is not None
     assert [(row["prompt"], row["t1"], row["reason"]) for row in (left_open, left)] == [

@@ -47,6 +47,14 @@ from spyreprof.trace.annotations import StepWork, parse_step_name
         ("spyreprof_step[by=api ph=prefill ct=8]", StepWork(None, 8, None, None, 0, 0, 0, "prefill")),
         ("spyreprof_step[by=api ct=8 gr=2 gt=6]", StepWork(None, 8, None, None, 2, 6, None, "mixed")),
         ("spyreprof_step[by=api gr=2]", StepWork(None, None, None, None, 2, 2, None, None)),
+        (
+            "spyreprof_step[by=api ph=decode gr=3 gt=9 gs=90 egr=4 egs=128 st=6]",
+            StepWork(0, 0, 0, 0, 3, 9, 90, "decode", None, 4, 128, 6),
+        ),
+        (
+            "spyreprof_step[by=api ph=prefill cr=1 ct=15 ect=512]",
+            StepWork(1, 15, None, None, 0, 0, 0, "prefill", 512, None, None, None),
+        ),
         # Counts of both kinds tell more than the word.
         ("spyreprof_step[by=api ph=decode cr=1 ct=8 gr=2]", StepWork(1, 8, None, None, 2, 2, None, "mixed")),
         (

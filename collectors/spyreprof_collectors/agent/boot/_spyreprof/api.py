@@ -32,6 +32,10 @@ _COUNTS = (
     ("generation_requests", MAX_COUNT),
     ("generation_tokens", MAX_COUNT),
     ("generation_seq_len_sum", MAX_SUM),
+    ("executed_context_tokens", MAX_COUNT),
+    ("executed_generation_requests", MAX_COUNT),
+    ("executed_generation_seq_len_sum", MAX_SUM),
+    ("speculative_tokens", MAX_COUNT),
 )
 
 
@@ -86,7 +90,8 @@ class Recorder:
             phase = None
         known = [
             value if value is None or (type(value) is int and 0 <= value <= limit) else self._number(value, name, limit)
-            for value, (name, limit) in zip(counts, _COUNTS, strict=True)
+            # an older copy of spyreprof_agent passes fewer
+            for value, (name, limit) in zip(counts, _COUNTS, strict=False)
         ]
         return self.steps.begin(step_name("api", phase, known), annotate=True)
 
@@ -116,11 +121,13 @@ class Recorder:
             self.steps.end(opened)
 
     @_fails_open
-    def begin_request(self, prompt_tokens: Any, cached_tokens: Any) -> dict[str, Any]:
+    def begin_request(self, prompt_tokens: Any, cached_tokens: Any, max_tokens: Any = None) -> dict[str, Any]:
         """A request arrived; the result goes to the other calls about it."""
         self._requests.marked = True
         prompt = self._number(prompt_tokens, "prompt_tokens")
-        return self._requests.begin(prompt, self._number(cached_tokens, "cached_tokens"))
+        return self._requests.begin(
+            prompt, self._number(cached_tokens, "cached_tokens"), self._number(max_tokens, "max_tokens")
+        )
 
     @_fails_open
     def mark_request(self, row: Any, moment: Any) -> None:
@@ -129,7 +136,15 @@ class Recorder:
             self._requests.mark(row, moment)
 
     @_fails_open
-    def end_request(self, row: Any, output_tokens: Any, cached_tokens: Any, reasoning_tokens: Any, reason: Any) -> None:
+    def end_request(  # noqa: PLR0913, PLR0917 - what there is to know of the end of a request
+        self,
+        row: Any,
+        output_tokens: Any,
+        cached_tokens: Any,
+        reasoning_tokens: Any,
+        reason: Any,
+        preemptions: Any = None,
+    ) -> None:
         """A request ended: its row is complete."""
         if row is None:
             return
@@ -141,6 +156,7 @@ class Recorder:
             cached=self._number(cached_tokens, "cached_tokens"),
             reasoning=self._number(reasoning_tokens, "reasoning_tokens"),
             reason=reason,
+            preemptions=self._number(preemptions, "preemptions"),
         )
 
     def fail(self, error: Exception) -> None:

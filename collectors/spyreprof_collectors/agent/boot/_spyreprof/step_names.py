@@ -32,9 +32,10 @@ _STEP = re.compile(
     # ours, for steps that no engine annotates; what is not known is left out
     rf"|spyreprof_step\[by=(?P<by>api|generate)(?: ph=(?P<ph>prefill|decode|mixed))?"
     rf"(?: cr=(?P<cr>{_N}))?(?: ct=(?P<ct>{_N}))?(?: cs=\d{{1,20}})?(?: cqk=\d{{1,20}})?"
-    rf"(?: gr=(?P<gr>{_N}))?(?: gt={_N})?(?: gs=\d{{1,20}})?\]"
+    rf"(?: gr=(?P<gr>{_N}))?(?: gt={_N})?(?: gs=\d{{1,20}})?"
+    rf"(?: ect={_N})?(?: egr={_N})?(?: egs=\d{{1,20}})?(?: st={_N})?\]"
 )
-_COUNTS = ("cr", "ct", "cs", "cqk", "gr", "gt", "gs")
+_COUNTS = ("cr", "ct", "cs", "cqk", "gr", "gt", "gs", "ect", "egr", "egs", "st")
 MAX_COUNT = 10**12 - 1
 MAX_SUM = 2**63 - 1
 is_step = _STEP.fullmatch
@@ -61,7 +62,8 @@ def step_name(by: Literal["api", "generate"], phase: str | None, counts: Iterabl
         by: what marks the step.
         phase: prefill, decode or mixed; None where unknown.
         counts: context requests, tokens, sequence lengths, query x key lengths; generation requests, tokens, sequence
-            lengths. None where unknown. Requests and tokens up to `MAX_COUNT`, sums up to `MAX_SUM`.
+            lengths; executed context tokens, generation requests and sequence lengths; speculative tokens. None where
+            unknown, and so is what is left out. Requests and tokens up to `MAX_COUNT`, sums up to `MAX_SUM`.
     """
     fields = [f" {key}={count}" for key, count in zip(_COUNTS, counts, strict=False) if count is not None]
     return f"spyreprof_step[by={by}{'' if phase is None else f' ph={phase}'}{''.join(fields)}]"
