@@ -289,7 +289,7 @@ def test_a_report_of_nothing_is_still_drawn() -> None:
         window=None, time_budget=None, phases=(), latencies=(), findings=(), not_judged=(), evidence=()
     )
     drawn = render(report, 80)
-    assert "no steady state: no engine step was seen" in drawn
+    assert "no steady state: none was found" in drawn
     assert "No findings" in drawn
 
 
