@@ -21,6 +21,7 @@ from spyreprof_analyzers import (
     queueing,
     reasoning,
 )
+from spyreprof_analyzers.arbitration import arbitrate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,4 +53,5 @@ _ORDER = {"high": 0, "medium": 1, "low": 2, "info": 3}
 def findings(context: Context) -> tuple[Finding, ...]:
     """All findings above their materiality floor, most severe and largest first."""
     found = [finding for conclude in FINDINGS if (finding := conclude(context)) is not None]
-    return tuple(sorted(found, key=lambda finding: (_ORDER[finding.severity], -(finding.share or 0.0))))
+    ranked = sorted(found, key=lambda finding: (_ORDER[finding.severity], -(finding.share or 0.0)))
+    return arbitrate(ranked, context.verdict.primary, context.rules)
