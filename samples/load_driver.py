@@ -38,6 +38,8 @@ class Outcome:
     output_tokens: int = 0
     reasoning_tokens: int | None = None
     """What the server counted; None where it says nothing of them."""
+    max_tokens: int | None = None
+    finish_reason: str | None = None
     error: str = ""
 
     @property
@@ -135,7 +137,7 @@ class Client:
         connection = http.client.HTTPConnection(self.host, self.port, timeout=ANSWER_TIMEOUT_S)
         if ask.reasoning_tokens is not None:
             body["thinking_token_budget"] = ask.reasoning_tokens
-        outcome = Outcome(len(ask.prompt), time.perf_counter())
+        outcome = Outcome(len(ask.prompt), time.perf_counter(), max_tokens=ask.output_tokens)
         try:
             connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
             response = connection.getresponse()
@@ -169,6 +171,7 @@ class Client:
             chunk = json.loads(content)
             if chunk.get("choices"):
                 outcome.token_times_s.append(now_s)
+                outcome.finish_reason = chunk["choices"][0].get("finish_reason") or outcome.finish_reason
             if chunk.get("usage"):
                 outcome.output_tokens = chunk["usage"]["completion_tokens"]
                 details = chunk["usage"].get("completion_tokens_details") or {}
@@ -292,6 +295,8 @@ def result(options: argparse.Namespace, outcomes: Sequence[Outcome], start_s: fl
         "input_lens": [outcome.prompt_tokens for outcome in outcomes],
         "output_lens": [outcome.output_tokens if not outcome.error else 0 for outcome in outcomes],
         **reasoning_lens(outcomes),
+        "max_tokens": [outcome.max_tokens for outcome in outcomes],
+        "finish_reasons": [outcome.finish_reason for outcome in outcomes],
         "ttfts": [outcome.ttft_s for outcome in outcomes],
         "itls": [outcome.itls_s for outcome in outcomes],
         "start_times": [outcome.start_s for outcome in outcomes],

@@ -52,7 +52,7 @@ class Engine:
 
     def submit(self, prompt: list[int], wanted: int) -> None:
         """A request arrives."""
-        mark = spyreprof_agent.request(prompt_tokens=len(prompt)).begin()
+        mark = spyreprof_agent.request(prompt_tokens=len(prompt), max_tokens=wanted).begin()
         self.waiting.append(Sequence(prompt, wanted, mark))
 
     def run(self) -> None:
@@ -107,7 +107,7 @@ class Engine:
                 sequence.output.append(state.index(max(state)) + 1)
                 sequence.mark.first_token()
                 if len(sequence.output) == sequence.wanted:
-                    sequence.mark.finished(output_tokens=sequence.wanted, reason="length")
+                    sequence.mark.finished(output_tokens=sequence.wanted, reason="length", preemptions=0)
                     self.running.remove(sequence)
                     self.finished.append(sequence)
 

@@ -32,7 +32,7 @@ _SCALARS = frozenset(
     }
 )
 _STATISTIC = re.compile(r"(?:mean|median|std|p\d{1,3}(?:\.\d+)?)_(?:ttft|tpot|itl|e2el)_ms")
-_LISTS = frozenset({"input_lens", "output_lens", "reasoning_lens", "ttfts", "start_times"})
+_LISTS = frozenset({"input_lens", "output_lens", "reasoning_lens", "max_tokens", "ttfts", "start_times"})
 _NESTED_LISTS = frozenset({"itls"})
 
 
@@ -93,6 +93,8 @@ def numbers_of(path: Path) -> dict[str, object] | None:
         elif key == "errors" and isinstance(value, list):
             # An error's text may quote a prompt; that there was one is all that counts.
             numbers[key] = [bool(item) for item in value]
+        elif key == "finish_reasons" and isinstance(value, list):
+            numbers[key] = [_reason(item) for item in value]
     return numbers
 
 
@@ -128,6 +130,13 @@ def _in_folder(path: Path) -> Iterator[Path]:
             yield from (Path(entry.path) for entry in entries if entry.name.endswith(".json"))
     except OSError:
         return
+
+
+def _reason(value: object) -> str | None:
+    """One of a few words that are common knowledge: a text of somebody else is "other"."""
+    if not value:
+        return None
+    return value if isinstance(value, str) and value in layout.FINISH_REASONS else "other"
 
 
 def _number(value: object) -> float | int | None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _METADATA = b"spyreprof"
 # Raised whenever a table is built differently from the same shards.
-_BUILDER_VERSION = 2
+_BUILDER_VERSION = 3
 
 Build = Callable[[Counter[str]], pd.DataFrame]
 

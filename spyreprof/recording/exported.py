@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from spyreprof.trace.table import EventTable
 
 _TOKENS = ("context_requests", "context_tokens", "generation_requests", "generation_tokens")
-_REQUEST = ("prompt_tokens", "output_tokens", "ttft_ns", "queue_ns", "cached_tokens", "reasoning_tokens")
+_REQUEST = (
+    "prompt_tokens", "output_tokens", "ttft_ns", "queue_ns", "cached_tokens", "reasoning_tokens", "max_tokens",
+    "finish_reason", "preemptions",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

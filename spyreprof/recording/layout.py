@@ -24,6 +24,9 @@ MAX_RUNS = 99
 CALIBRATION_BEFORE = "calibration-before.json"
 CALIBRATION_AFTER = "calibration-after.json"
 
+# Why a request ended, as engines of the OpenAI kind say it; any other word is recorded as "other".
+FINISH_REASONS = frozenset(("stop", "length", "abort", "error", "tool_calls"))
+
 # Shard files are `shards/<kind>-<writer>.jsonl`; the writer is `<pid>-<start in hex>` for a profiled process,
 # `launcher` for the recorder itself.
 KIND_PROCESS = "process"

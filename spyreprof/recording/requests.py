@@ -80,6 +80,9 @@ class _Request(msgspec.Struct):
     queue_ns: int | None = None
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
+    max_tokens: int | None = None
+    finish_reason: str | None = None
+    preemptions: int | None = None
 
 
 def _marked_requests(source: Source, counts: Counter[str]) -> list[_Request]:
@@ -112,6 +115,9 @@ def _marked(row: RequestRow) -> _Request:
         queue_ns=row.ts - row.t0 if row.ts is not None else None,
         cached_tokens=row.cached,
         reasoning_tokens=row.reasoning,
+        max_tokens=row.max_tokens,
+        finish_reason=_reason(row.reason),
+        preemptions=row.preemptions,
     )
 
 
@@ -138,6 +144,8 @@ def _requests(result: BenchResult) -> list[_Request]:
         result.start_times,
         result.errors,
         result.reasoning_lens,
+        result.max_tokens,
+        result.finish_reasons,
     )
     return [_request(result, index) for index in range(max((len(a) for a in lists if a), default=0))]
 
@@ -162,11 +170,20 @@ def _request(result: BenchResult, index: int) -> _Request:
         itl_max_ns=max(gaps_s) * NS_PER_S if gaps_s else None,
         failed=failed,
         reasoning_tokens=_count(_item(result.reasoning_lens, index)),
+        max_tokens=_count(_item(result.max_tokens, index)),
+        finish_reason=_reason(_item(result.finish_reasons, index)),
     )
 
 
 def _item(values: Sequence[Item | None] | None, index: int) -> Item | None:
     return values[index] if values is not None and index < len(values) else None
+
+
+def _reason(text: str | None) -> str | None:
+    """One of the words that are common knowledge: a recording may have been written by anybody."""
+    if not text:
+        return None
+    return text if text in layout.FINISH_REASONS else "other"
 
 
 def _count(value: int | None) -> int | None:

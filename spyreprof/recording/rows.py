@@ -119,6 +119,8 @@ class RequestRow(msgspec.Struct):
     output: Count | None = None
     reasoning: Count | None = None
     reason: str | None = None
+    max_tokens: Count | None = None
+    preemptions: Count | None = None
 
 
 class ModuleRow(msgspec.Struct):
@@ -235,6 +237,8 @@ class BenchResult(msgspec.Struct):
     input_lens: list[int | None] | None = None
     output_lens: list[int | None] | None = None
     reasoning_lens: list[int | None] | None = None
+    max_tokens: list[int | None] | None = None
+    finish_reasons: list[str | None] | None = None
     ttfts: list[float | None] | None = None
     itls: list[list[float] | None] | None = None
     start_times: list[float | None] | None = None

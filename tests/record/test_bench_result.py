@@ -18,7 +18,8 @@ RESULT = {
     "total_input_tokens": 30, "mean_ttft_ms": 10.0, "p99_itl_ms": 3.5, "p99.9_tpot_ms": 4.5, "std_e2el_ms": math.nan,
     "mean_secret_ms": 1.0, "ttfts": [0.1, math.nan, 0.3], "itls": [[0.01, math.inf, 0.02], "text", []],
     "input_lens": [10, 10, 10], "output_lens": [5, "prompt text", 5],
-    "reasoning_lens": [2, None, "thought"], "start_times": [1.5, 2.5, True],
+    "reasoning_lens": [2, None, "thought"], "start_times": [1.5, 2.5, True], "max_tokens": [64, "many", None],
+    "finish_reasons": ["length", "said something private", None],
     "generated_texts": ["my private answer", "", ""], "prompts": ["my private question"],
     "errors": ["", "Traceback: my private question", ""],
 }  # fmt: skip
@@ -41,7 +42,8 @@ def test_only_numbers_of_the_allow_list_are_copied(tmp_path: Path) -> None:
         "duration": 12.5, "completed": 2, "failed": 1, "num_prompts": 3, "total_input_tokens": 30,
         "mean_ttft_ms": 10.0, "p99_itl_ms": 3.5, "p99.9_tpot_ms": 4.5, "ttfts": [0.1, None, 0.3],
         "itls": [[0.01, 0.02], None, []], "input_lens": [10, 10, 10], "output_lens": [5, None, 5],
-        "reasoning_lens": [2, None, None],
+        "reasoning_lens": [2, None, None], "max_tokens": [64, None, None],
+        "finish_reasons": ["length", "other", None],
         "start_times": [1.5, 2.5, None], "errors": [False, True, False],
     }  # fmt: skip
 

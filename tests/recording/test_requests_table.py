@@ -71,6 +71,15 @@ def test_the_part_of_the_output_that_is_reasoning_is_kept_apart(tmp_path: Path) 
     assert requests["reasoning_tokens"].isna().tolist() == [False, True]
 
 
+def test_the_limit_of_a_request_and_why_it_ended_are_kept_and_foreign_words_are_not(tmp_path: Path) -> None:
+    fields = {"max_tokens": [64, -1, None], "finish_reasons": ["length", "said something private", ""]}
+    requests = recorded(tmp_path, output_lens=[64, 2, 3], **fields).requests
+    assert requests["max_tokens"].isna().tolist() == [False, True, True]
+    assert requests["max_tokens"].iloc[0] == 64
+    assert requests["finish_reason"].fillna("unknown").tolist() == ["length", "other", "unknown"]
+    assert requests["preemptions"].isna().all()
+
+
 def test_requests_are_sorted_by_arrival(tmp_path: Path) -> None:
     requests = recorded(tmp_path, input_lens=[1, 2, 3], start_times=[ARRIVAL_S + 2, ARRIVAL_S, ARRIVAL_S + 1]).requests
     assert requests["prompt_tokens"].tolist() == [2, 3, 1]
@@ -107,13 +116,23 @@ def marked(**fields: object) -> dict[str, object]:
 def test_a_request_that_the_program_marked_has_its_times_and_its_queue(tmp_path: Path) -> None:
     whole = marked(
         ts=START_NS + 10, tf=START_NS + 30, t1=START_NS + 90,
-        prompt=8, cached=4, output=4, reasoning=1, reason="stop",
+        prompt=8, cached=4, output=4, reasoning=1, reason="stop", max_tokens=16, preemptions=3,
     )  # fmt: skip
     path = RecordingBuilder(tmp_path / "run.spyreprof").shard("requests", [whole]).write()
     row = open_recording(path).requests.iloc[0]
     assert (row["queue_ns"], row["ttft_ns"], row["e2e_ns"], row["itl_mean_ns"]) == (10, 30, 90, 20.0)
     assert (row["prompt_tokens"], row["cached_tokens"], row["output_tokens"], row["reasoning_tokens"]) == (8, 4, 4, 1)
     assert (row["source"], bool(row["failed"])) == ("agent", False)
+    assert (row["max_tokens"], row["finish_reason"], row["preemptions"]) == (16, "stop", 3)
+
+
+@pytest.mark.parametrize("limit", [{}, {"max_tokens": None, "preemptions": None}])
+def test_rows_of_recorders_that_knew_no_limit_leave_it_missing(tmp_path: Path, limit: dict[str, None]) -> None:
+    row = marked(t1=START_NS + 5, reason="a text of the program", **limit)
+    requests = open_recording(RecordingBuilder(tmp_path / "run.spyreprof").shard("requests", [row]).write()).requests
+    assert requests["max_tokens"].isna().all()
+    assert requests["preemptions"].isna().all()
+    assert requests["finish_reason"].tolist() == ["other"]
 
 
 def test_a_marked_request_without_an_end_is_neither_failed_nor_finished(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ ROWS = """
 {"t0": 0, "t1": 0, "n": "sample"}
 {"t0": 0, "t1": 0, "n": "schedule"}
 {"k": "request", "t0": 0, "ts": 0, "tf": 0, "t1": 0, "prompt": 13, "cached": null, "output": 3, "reasoning": null, \
-"reason": "length"}
+"reason": "length", "max_tokens": 3, "preemptions": 0}
 """
 
 

@@ -136,7 +136,7 @@ class Recorder:
             self._requests.mark(row, moment)
 
     @_fails_open
-    def end_request(  # noqa: PLR0913, PLR0917 - what there is to know of the end of a request
+    def end_request(
         self,
         row: Any,
         output_tokens: Any,

@@ -32,7 +32,7 @@ class Requests:
         # Those that are open in a forked child are its parent's.
         agent.process.after_fork_in_child.append(self._open.clear)
 
-    def begin(self, prompt_tokens: int | None, cached_tokens: int | None = None) -> Row:
+    def begin(self, prompt_tokens: int | None, cached_tokens: int | None = None, max_tokens: int | None = None) -> Row:
         """A request arrived; its row goes to the other methods."""
         row: Row = {
             "k": "request",
@@ -45,6 +45,8 @@ class Requests:
             "output": None,
             "reasoning": None,
             "reason": None,
+            "max_tokens": max_tokens,
+            "preemptions": None,
         }
         if len(self._open) >= MAX_OPEN:
             # The oldest, without an end. Another thread may have taken it already.
