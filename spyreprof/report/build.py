@@ -7,11 +7,13 @@ only, because analyzers see neither the command nor a file name.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Protocol
 
 from spyreprof import __version__
 from spyreprof.report.frames import FrameNames
+from spyreprof.report.load import load_of
 from spyreprof.report.model import (
     SCHEMA_VERSION,
     CollectorState,
@@ -28,7 +30,7 @@ from spyreprof.report.model import (
     Spread,
 )
 from spyreprof.report.profiler_windows import profiler_windows
-from spyreprof.report.redact import RedactedCommand, Redactor, own_words
+from spyreprof.report.redact import Kind, RedactedCommand, Redactor, own_words
 from spyreprof.report.throughput import throughput
 from spyreprof.report.traces import trace_inputs, trace_ranks, trace_reports
 from spyreprof.report.writer import seal
@@ -39,9 +41,15 @@ if TYPE_CHECKING:
 
     from spyreprof.findings import Diagnosis, SteadyWindow
     from spyreprof.recording.manifest import Manifest
-    from spyreprof.recording.schema import AnalysisInputs
+    from spyreprof.recording.schema import AnalysisInputs, EngineSettings
     from spyreprof.recording.windows import Window
     from spyreprof.trace.summary import TraceSummary
+
+
+# What tells the settings is no setting.
+_SETTINGS_SOURCE = "source"
+# What a setting in words is allowed to say.
+_SETTING_KINDS: dict[str, Kind] = {"kv_dtype": "dtype", "link": "sentence", "platform": "device"}
 
 
 class ReadingQuality(Protocol):
@@ -86,15 +94,18 @@ class Recorded(Protocol):
     def trace_summaries(self) -> Sequence[TraceSummary]: ...  # noqa: D102
 
 
-def build_report(recording: Recorded, diagnosis: Diagnosis, inputs: AnalysisInputs) -> Report:
+def build_report(
+    recording: Recorded, diagnosis: Diagnosis, inputs: AnalysisInputs, redactor: Redactor | None = None
+) -> Report:
     """Join a diagnosis with the run it is about, redacted and sealed.
 
     Args:
         recording: what was recorded.
         diagnosis: what the analyzers concluded from `inputs`.
         inputs: `recording.analysis_inputs()`, handed in because building them takes time.
+        redactor: that of other reports whose pseudonyms shall mean the same; None for a report that stands alone.
     """
-    redactor = Redactor()
+    redactor = redactor or Redactor()
     manifest = recording.manifest
     command = redactor.command(manifest.command) if manifest.command else None
     run = _run(manifest, command, redactor)
@@ -129,6 +140,8 @@ def build_report(recording: Recorded, diagnosis: Diagnosis, inputs: AnalysisInpu
             evidence=evidence,
             profiler_windows=paused,
             throughput=throughput(inputs, diagnosis),
+            load=load_of(inputs.requests),
+            settings=_settings(inputs.settings, redactor),
             traces=traces,
             trace_ranks=ranks,
         )
@@ -206,6 +219,18 @@ def _hardware(manifest: Manifest, redactor: Redactor) -> Public | None:
         return name
     used = f"{len(host.affinity)} of " if host.affinity and len(host.affinity) < host.cpu_count else ""
     return own_words(f"{name}, {used}{host.cpu_count} CPUs")
+
+
+def _settings(settings: EngineSettings, redactor: Redactor) -> dict[str, bool | int | float | Public] | None:
+    """The settings that are known; a text among them is foreign."""
+    known: dict[str, bool | int | float | Public] = {}
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if field.name != _SETTINGS_SOURCE and value is not None:
+            known[field.name] = (
+                redactor.text(_SETTING_KINDS.get(field.name, "sentence"), value) if isinstance(value, str) else value
+            )
+    return known or None
 
 
 def _python_version(manifest: Manifest) -> str | None:

@@ -235,6 +235,38 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
     requests: Rate | None
 
 
+Arrivals = Literal["at_once", "closed_loop", "open_loop"]
+
+
+class Lengths(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens per request."""
+
+    mean: float
+    p50: float
+    p90: float
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked of the engine in the whole recording. None where the log does not tell.
+
+    Attributes:
+        requests: that were sent.
+        source: whose log says so.
+        arrivals: all "at_once"; "closed_loop" where clients wait for an answer before they send again; "open_loop"
+            where requests come whether or not others are done.
+        arrivals_per_s: of all requests after the first.
+        most_in_flight: requests that were in the engine or its queue at a time.
+    """
+
+    requests: int
+    source: str
+    arrivals: Arrivals | None
+    arrivals_per_s: float | None
+    most_in_flight: int | None
+    prompt_tokens: Lengths | None
+    output_tokens: Lengths | None
+
+
 class RepeatedRun(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a repeated recording, and what its own report concludes.
 
@@ -317,6 +349,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     # None in a report of a version that did not tell.
     profiler_windows: ProfilerWindows | None = None
     throughput: Throughput | None = None
+    load: Load | None = None
+    # Engine settings in force, by the name that the engine gives them; those that are not known are left out.
+    settings: dict[str, bool | int | float | Public] | None = None
     # Empty, and None, unless the recording is a repeated one.
     repeats: tuple[RepeatedRun, ...] = ()
     noise_floor: NoiseFloor | None = None

@@ -31,6 +31,8 @@ from spyreprof.report.model import (
     Coverage,
     Exit,
     Input,
+    Lengths,
+    Load,
     Producer,
     ProfilerWindow,
     ProfilerWindows,
@@ -328,6 +330,16 @@ THROUGHPUT = Throughput(
     requests=Rate(per_s=0.571, source="load generator's log"),
 )
 
+LOAD = Load(
+    requests=35,
+    source="load generator's log",
+    arrivals="closed_loop",
+    arrivals_per_s=0.58,
+    most_in_flight=24,
+    prompt_tokens=Lengths(mean=512.0, p50=512.0, p90=512.0),
+    output_tokens=Lengths(mean=210.5, p50=208.0, p90=256.0),
+)
+
 
 def finished_report(**changes: Any) -> Report:
     """A decode run of 61.3 s, 42 s of it steady, with four findings."""
@@ -400,5 +412,7 @@ def finished_report(**changes: Any) -> Report:
         evidence=EVIDENCE,
         profiler_windows=PROFILER_WINDOWS,
         throughput=THROUGHPUT,
+        load=LOAD,
+        settings={"max_num_seqs": 8, "prefix_caching": True, "kv_dtype": Public("float16")},
     )
     return msgspec.structs.replace(report, **changes)
