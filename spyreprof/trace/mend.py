@@ -47,6 +47,9 @@ _SOUND_SCALAR = (
 )
 _LONG_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?(?=[\s,}\]])")
 _SCALAR = re.compile(_SOUND_SCALAR)
+# What takes the place of times that are numbers of no measure, and how their keys stand before the colon.
+_BEYOND_TIME = "1e400"
+_TIMES = (['"ts"'], ['"dur"'])
 # As C, C++ and Python print them.
 _NO_NUMBER = re.compile(
     r"[-+]?(?:nan(?:\((?:ind|snan)\))?|inf(?:inity)?|1\.#(?:inf|ind|qnan|snan)\d*)(?=[\s,}\]])", re.IGNORECASE
@@ -235,6 +238,9 @@ class _Mender:
         elif len(self._open) > 1 and (found := _LONG_NUMBER.match(self._text, self._at)):
             # An argument: no reader of arguments has a use for it, the quick one does not even look at it.
             self._value_is("null", found.end())
+        elif self._out[-2:-1] in _TIMES and (found := _LONG_NUMBER.match(self._text, self._at)):
+            # The quick reader takes it for a number, which no time is.
+            self._value_is(_BEYOND_TIME, found.end())
         elif _CUT_SCALAR.match(self._text, self._at):
             raise IncompleteError(in_text=False)
         else:

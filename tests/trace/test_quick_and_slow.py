@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
@@ -15,6 +16,8 @@ from spyreprof.trace import stream
 from spyreprof.trace.assemble import MemoryPart, assemble, part_facts
 from spyreprof.trace.columns import ARG_COLUMNS, CORRELATION, DIMS, EXTERNAL_ID, EXTERNAL_ID_OLD, TYPES
 from spyreprof.trace.encode import Encoder
+from spyreprof.trace.quality import TIME_RANGE, UNREADABLE
+from spyreprof.trace.reader import read_stream
 from spyreprof.trace.stream import read_events
 from spyreprof.trace.table import MISSING, OTHER_ID, EventTable
 
@@ -228,3 +231,18 @@ def test_doubles_do_for_times_below_their_limit_alone() -> None:
     event = '{"ph": "X", "name": "a", "ts": %s, "dur": 1}'
     assert read_times(document([event % "8796093022207.999"]), digits=False)[1]
     assert not read_times(document([event % "8796093022208.001"]), digits=False)[1]
+
+
+@pytest.mark.parametrize("stamp", ["1e99956", "-1e99956", "1e9999999999999999999", "9" * 5000])
+@pytest.mark.parametrize("large", ["1", "8796093022209"])
+@pytest.mark.parametrize("beside", ["", FAULT])
+def test_a_stamp_beyond_all_numbers_is_dropped_for_the_same_reason_wherever_it_stands(
+    stamp: str, large: str, beside: str
+) -> None:
+    odd = f'{{"ph": "X", "name": "odd", "ts": {stamp}, "dur": 1}}'
+    plain = [f'{{"ph": "X", "name": "a", "ts": {large}, "dur": 1}}'] * 50
+    for place in (0, 25, 50):
+        events = [*plain[:place], odd, *([beside] if beside else []), *plain[place:], LAST]
+        text = '{"traceEvents": [' + ", ".join(events) + "]}"
+        quality = read_stream(io.BytesIO(text.encode()), "t", window_bytes=1000).quality
+        assert quality.dropped == {TIME_RANGE: 1} | ({UNREADABLE: 1} if beside else {})
