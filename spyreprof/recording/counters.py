@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from spyreprof.recording import layout, schema
 from spyreprof.recording.rows import MetricsRow
+from spyreprof.recording.schema import EngineKey
 from spyreprof.recording.shards import find_shards, read_rows
 from spyreprof.recording.tables import frame
 
@@ -40,6 +41,9 @@ OLDER_NAMES: dict[str, tuple[str, ...]] = {
 ANSWER_HOLDS_NS = 1_500_000_000
 # Ray exports vLLM's metrics under a prefix of its own.
 _RAY = "ray_"
+# Labels that tell engines of one page apart.
+_IDENTITY = ("engine", "model_name", "WorkerId", "ReplicaId", "instance", "pod")
+_GAUGES_OF_AN_ENGINE = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 
 
 def read_counters(source: Source, counts: Counter[str]) -> pd.DataFrame:
@@ -246,6 +250,51 @@ def _spellings(name: str) -> Iterator[str]:
 def _matches(labels_json: str, wanted: Mapping[str, str]) -> bool:
     have = json.loads(labels_json)
     return all(have.get(key) == value for key, value in wanted.items())
+
+
+def exported_engines(counters: pd.DataFrame) -> tuple[EngineKey, ...]:
+    """The engines that the polled pages show, in order: one for each set of labels of the scheduler's gauges.
+
+    A page without these gauges counts by the `engine` labels of whatever it has of vLLM's.
+    """
+    names = {spelling for name in _GAUGES_OF_AN_ENGINE for spelling in _spellings(name)}
+    of_vllm = [name for name in counters["name"].unique() if name.removeprefix(_RAY).startswith("vllm:")]
+    vllm = counters[counters["name"].isin(of_vllm)]
+    found: set[EngineKey] = set()
+    for endpoint, rows in vllm.groupby("endpoint"):
+        chosen = rows[rows["name"].isin(names)]
+        telling = (chosen if len(chosen) else rows)["labels"].unique()
+        keys = {EngineKey(int(endpoint), _identity(text)) for text in telling}
+        labelled = {key for key in keys if key.labels}
+        found |= labelled or keys
+    return tuple(sorted(found, key=lambda key: (key.endpoint, *(_in_number_order(value) for _, value in key.labels))))
+
+
+def of_engine(counters: pd.DataFrame, key: EngineKey) -> pd.DataFrame:
+    """The samples of one engine: of its page, without those of others, and without those that are of several."""
+    page = counters[counters["endpoint"] == key.endpoint]
+    beside = [other for other in exported_engines(page) if other != key]
+    mine, wanted = set(), dict(key.labels)
+    for text in page["labels"].unique():
+        have = dict(_identity(text))
+        fits = all(wanted.get(name, value) == value for name, value in have.items())
+        shared = any(all(dict(one.labels).get(name, value) == value for name, value in have.items()) for one in beside)
+        if fits:
+            mine.add((text, shared))
+    alone = page["labels"].isin({text for text, shared in mine if not shared})
+    # settings hold for all engines of the page that do not state their own
+    common = page["labels"].isin({text for text, shared in mine if shared}) & page["name"].str.endswith("_info")
+    chosen: pd.DataFrame = page[alone | common]
+    return chosen
+
+
+def _identity(labels_json: str) -> tuple[tuple[str, str], ...]:
+    have = json.loads(labels_json)
+    return tuple((name, str(have[name])) for name in _IDENTITY if name in have)
+
+
+def _in_number_order(text: str) -> tuple[int, str]:
+    return (int(text), text) if text.isascii() and text.isdigit() and len(text) < 10 else (10**10, text)
 
 
 def info_labels(counters: pd.DataFrame, name: str) -> dict[str, str] | None:

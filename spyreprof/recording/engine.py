@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 from spyreprof.recording import layout
-from spyreprof.recording.counters import info_labels
+from spyreprof.recording.counters import exported_engines, info_labels, of_engine
 from spyreprof.recording.rows import CompileRow, ModuleRow
 from spyreprof.recording.schema import EngineSettings, Interval, ModelFacts
 from spyreprof.recording.shards import find_shards, read_mixed_rows, read_rows
@@ -14,6 +16,7 @@ from spyreprof.recording.shards import find_shards, read_mixed_rows, read_rows
 if TYPE_CHECKING:
     import pandas as pd
 
+    from spyreprof.recording.schema import EngineKey
     from spyreprof.recording.source import Source
 
 _CACHE_CONFIG = "vllm:cache_config_info"
@@ -49,19 +52,32 @@ def read_compiles(source: Source, counts: Counter[str]) -> tuple[Interval, ...]:
 
 
 def engine_settings(counters: pd.DataFrame) -> EngineSettings:
-    """The settings that the engine exposes as labels of its `_info` metrics."""
-    cache = info_labels(counters, _CACHE_CONFIG) or {}
-    scheduler = info_labels(counters, _scheduler_config(counters)) or {}
-    if not cache and not scheduler:
+    """The settings that one engine exposes as labels of its `_info` metrics; one that is not understood is missing."""
+    labels = {
+        **(info_labels(counters, _CACHE_CONFIG) or {}),
+        **(info_labels(counters, _scheduler_config(counters)) or {}),
+    }
+    if not labels:
         return EngineSettings()
-    return EngineSettings(
-        max_num_seqs=_whole(scheduler.get("max_num_seqs")),
-        max_num_batched_tokens=_whole(scheduler.get("max_num_batched_tokens")),
-        kv_blocks=_whole(cache.get("num_gpu_blocks")),
-        block_size=_whole(cache.get("block_size")),
-        prefix_caching={"True": True, "False": False}.get(cache.get("enable_prefix_caching", "")),
-        source="/metrics",
-    )
+    read = {field: reads(labels[label]) for label, (field, reads) in _SETTINGS.items() if label in labels}
+    return EngineSettings(source="/metrics", **read)
+
+
+def settings_of_engines(
+    counters: pd.DataFrame,
+) -> tuple[EngineSettings, tuple[tuple[EngineKey, EngineSettings], ...]]:
+    """What all engines of the pages agree on, and, where they are several, the settings of each."""
+    keys = exported_engines(counters)
+    if len(keys) < 2:
+        return engine_settings(counters), ()
+    each = tuple((key, engine_settings(of_engine(counters, key))) for key in keys)
+    first = each[0][1]
+    shared = {
+        field.name: getattr(first, field.name)
+        for field in fields(EngineSettings)
+        if all(getattr(settings, field.name) == getattr(first, field.name) for _, settings in each)
+    }
+    return EngineSettings(**shared), each
 
 
 def _scheduler_config(counters: pd.DataFrame) -> str:
@@ -70,5 +86,62 @@ def _scheduler_config(counters: pd.DataFrame) -> str:
     return next((name for name in sorted(names) if name.endswith(_SCHEDULER_CONFIG)), "")
 
 
-def _whole(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 18 else None
+def _whole(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 18 else None
+
+
+def _positive(text: str) -> int | None:
+    """A size; 0 stands for one that the engine has not settled yet."""
+    return _whole(text) or None
+
+
+def _yes_no(text: str) -> bool | None:
+    return {"True": True, "False": False}.get(text)
+
+
+def _no_yes(text: str) -> bool | None:
+    return {"True": False, "False": True}.get(text)
+
+
+def _ratio(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0.0 < value <= 1.0 else None
+
+
+def _kv_dtype(text: str) -> str | None:
+    return text if text in _KV_DTYPES else None
+
+
+# What vLLM calls the types of cached keys and values; any other text is a stranger's.
+_KV_DTYPES = frozenset(
+    {
+        *("auto", "float16", "bfloat16", "float32", "int8", "int8_per_token_head", "int4_per_token_head", "nvfp4"),
+        *("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla"),
+    }
+)
+# Label -> the field of the same meaning, and how its text is read.
+_SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "num_gpu_blocks": ("kv_blocks", _positive),
+    "block_size": ("block_size", _positive),
+    "kv_cache_size_tokens": ("kv_tokens", _positive),
+    "enable_prefix_caching": ("prefix_caching", _yes_no),
+    "gpu_memory_utilization": ("memory_utilisation_ratio", _ratio),
+    "cache_dtype": ("kv_dtype", _kv_dtype),
+    "max_num_seqs": ("max_num_seqs", _positive),
+    "max_num_batched_tokens": ("max_num_batched_tokens", _positive),
+    "max_model_len": ("max_model_len", _positive),
+    "long_prefill_token_threshold": ("long_prefill_token_threshold", _whole),
+    "scheduler_reserve_full_isl": ("reserve_full_prompt", _yes_no),
+    "async_scheduling": ("async_scheduling", _yes_no),
+    "stream_interval": ("stream_interval", _positive),
+    "tensor_parallel_size": ("tensor_parallel", _positive),
+    "pipeline_parallel_size": ("pipeline_parallel", _positive),
+    "data_parallel_size": ("data_parallel", _positive),
+    "enable_expert_parallel": ("expert_parallel", _yes_no),
+    "disable_custom_all_reduce": ("custom_all_reduce", _no_yes),
+    "enforce_eager": ("eager", _yes_no),
+    "num_speculative_tokens": ("speculative_tokens", _whole),
+}

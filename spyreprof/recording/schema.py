@@ -224,6 +224,14 @@ class EngineSettings:
         return self.kv_blocks * self.block_size if self.kv_blocks is not None and self.block_size else None
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class EngineKey:
+    """One of the engines that polled pages show: the address, and the labels that tell engines apart there."""
+
+    endpoint: int
+    labels: tuple[tuple[str, str], ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """A stretch of the recording's clock with a reason, e.g. the pause of a profiler window."""
@@ -252,7 +260,9 @@ class AnalysisInputs:
     compiles: tuple[Interval, ...] = ()
     peaks: tuple[Peak, ...] = ()
     model: ModelFacts = field(default_factory=ModelFacts)
+    # Of several engines, what they agree on; each one's own stand in `settings_of`.
     settings: EngineSettings = field(default_factory=EngineSettings)
+    settings_of: tuple[tuple[EngineKey, EngineSettings], ...] = ()
     device_kind: str | None = None
     cpu_count: int | None = None
     collectives: pd.DataFrame | None = None

@@ -12,7 +12,7 @@ from spyreprof.errors import UserError
 from spyreprof.recording import layout, schema
 from spyreprof.recording.cache import Build, cached_table
 from spyreprof.recording.counters import read_counters, read_polls
-from spyreprof.recording.engine import engine_settings, read_compiles, read_model
+from spyreprof.recording.engine import read_compiles, read_model, settings_of_engines
 from spyreprof.recording.imported_files import read_summaries
 from spyreprof.recording.manifest import Manifest, read_manifest
 from spyreprof.recording.peaks import declared_peaks, measured_peaks
@@ -202,6 +202,7 @@ class Recording:
         start_ns, end_ns = self._span()
         host = self.manifest.host
         imported = self.manifest.imported is not None
+        settings, settings_of = settings_of_engines(self.counters)
         return schema.AnalysisInputs(
             steps=self.steps,
             requests=self.requests,
@@ -220,7 +221,8 @@ class Recording:
             compiles=self._compiles,
             peaks=self._peaks(hardware),
             model=self._model,
-            settings=engine_settings(self.counters),
+            settings=settings,
+            settings_of=settings_of,
             imported_faults=tuple(fault for one in self.trace_summaries for fault in one.faults) if imported else None,
             device_kind=torch.device_kind if torch is not None else None,
             cpu_count=len(torch.affinity) if torch is not None and torch.affinity else host.cpu_count,

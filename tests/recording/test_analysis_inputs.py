@@ -134,6 +134,39 @@ def test_settings_come_from_the_engines_own_metrics(builder: RecordingBuilder) -
     assert (settings.max_num_seqs, settings.max_num_batched_tokens) == (4, 64)
 
 
+def test_every_setting_that_the_engine_labels_is_read(builder: RecordingBuilder) -> None:
+    cache = (
+        'vllm:cache_config_info{kv_cache_size_tokens="4096",gpu_memory_utilization="0.92",cache_dtype="fp8",'
+        'num_gpu_blocks="0",sliding_window="None"} 1.0'
+    )
+    scheduler = (
+        'myengine:scheduler_config_info{max_model_len="2048",long_prefill_token_threshold="0",async_scheduling="True",'
+        'tensor_parallel_size="2",disable_custom_all_reduce="True",enforce_eager="maybe"} 1.0'
+    )
+    settings = inputs_of(builder.metrics([(START_NS, [cache, scheduler])])).settings
+    assert (settings.kv_tokens, settings.kv_capacity_tokens, settings.kv_blocks) == (4096, 4096, None)
+    assert (settings.memory_utilisation_ratio, settings.kv_dtype) == (0.92, "fp8")
+    assert (settings.max_model_len, settings.long_prefill_token_threshold) == (2048, 0)
+    assert (settings.async_scheduling, settings.tensor_parallel, settings.custom_all_reduce) == (True, 2, False)
+    assert settings.eager is None
+
+
+def test_a_setting_whose_text_is_no_known_value_is_missing(builder: RecordingBuilder) -> None:
+    cache = 'vllm:cache_config_info{cache_dtype="secret-name",gpu_memory_utilization="92"} 1.0'
+    settings = inputs_of(builder.metrics([(START_NS, [cache])])).settings
+    assert (settings.kv_dtype, settings.memory_utilisation_ratio) == (None, None)
+
+
+def test_of_several_engines_only_settings_that_they_share_are_those_of_the_recording(builder: RecordingBuilder) -> None:
+    lines = [f'vllm:num_requests_running{{engine="{number}"}} 1' for number in (0, 1)] + [
+        f'vllm:cache_config_info{{engine="{number}",block_size="16",num_gpu_blocks="{256 + number}"}} 1.0'
+        for number in (0, 1)
+    ]
+    found = inputs_of(builder.metrics([(START_NS, lines)]))
+    assert (found.settings.block_size, found.settings.kv_blocks) == (16, None)
+    assert [settings.kv_blocks for _, settings in found.settings_of] == [256, 257]
+
+
 def test_settings_that_say_none_are_missing(builder: RecordingBuilder) -> None:
     cache = 'vllm:cache_config_info{block_size="16",num_gpu_blocks="None"} 1.0'
     settings = inputs_of(builder.metrics([(START_NS, [cache])])).settings

@@ -13,7 +13,7 @@ from builders import SECOND, RecordingBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spyreprof.recording.counters import answered, delta, info_labels, series
+from spyreprof.recording.counters import answered, delta, exported_engines, info_labels, of_engine, series
 from spyreprof.recording.store import Recording, open_recording
 
 RUNNING = "vllm:num_requests_running"
@@ -162,3 +162,25 @@ def test_a_recording_that_noted_changes_alone_sets_no_limit(tmp_path: Path) -> N
 
 def test_an_empty_page_is_no_sign_of_noted_polls(tmp_path: Path) -> None:
     assert recorded(tmp_path, (10 * SECOND, []), (20 * SECOND, ["a 2"])).polls.empty
+
+
+def test_engines_are_told_apart_by_address_and_labels_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    lines = [f'{RUNNING}{{engine="{number}",model_name="m"}} {number}' for number in (10, 2, 0)]
+    counters = recorded(tmp_path, (1, [*lines, 'other{engine="7"} 1'])).counters
+    assert [dict(key.labels)["engine"] for key in exported_engines(counters)] == ["0", "2", "10"]
+    assert exported_engines(recorded(tmp_path / "a", (1, ["http_requests_total 4"])).counters) == ()
+
+
+def test_a_page_without_gauges_has_the_engines_that_its_counters_name(tmp_path: Path) -> None:
+    lines = [f'vllm:generation_tokens_total{{engine="{number}"}} 5' for number in (0, 1)]
+    keys = exported_engines(recorded(tmp_path, (1, [*lines, "vllm:cache_config_info 1"])).counters)
+    assert [dict(key.labels) for key in keys] == [{"engine": "0"}, {"engine": "1"}]
+
+
+def test_samples_of_an_engine_are_its_own_and_settings_that_hold_for_all(tmp_path: Path) -> None:
+    lines = [f'{RUNNING}{{engine="{number}"}} {number}' for number in (0, 1)]
+    shared = ['vllm:cache_config_info{block_size="16"} 1', "vllm:generation_tokens_total 9"]
+    counters = recorded(tmp_path, (1, [*lines, *shared])).counters
+    first = of_engine(counters, exported_engines(counters)[0])
+    assert first["name"].tolist() == [RUNNING, "vllm:cache_config_info"]
+    assert first["value"].tolist()[0] == 0
