@@ -54,11 +54,10 @@ class InputKind(Enum):
         return self in _READ
 
 
-_READ = frozenset((InputKind.RECORDING, InputKind.PACKED_RECORDING, InputKind.REPORT, InputKind.TRACE))
+STACKS = frozenset((InputKind.SPEEDSCOPE, InputKind.COLLAPSED_STACKS))
+_READ = frozenset((InputKind.RECORDING, InputKind.PACKED_RECORDING, InputKind.REPORT, InputKind.TRACE, *STACKS))
 _KNOWN_BUT_NOT_READ = frozenset(
     (
-        InputKind.SPEEDSCOPE,
-        InputKind.COLLAPSED_STACKS,
         InputKind.METRICS,
         InputKind.SERVER_LOG,
         InputKind.BENCH_RESULT,
@@ -75,7 +74,10 @@ _REMEDIES = {
     InputKind.OTHER_COMPRESSION: "Decompress it first.",
     InputKind.OTHER_FOLDER: "Name the folder that `spyreprof record` made, or the files themselves.",
 }
-_USEFUL = "Give a recording, a packed recording, a report.json, or a trace (Chrome trace-event JSON)."
+_USEFUL = (
+    "Give a recording, a packed recording, a report.json, a trace (Chrome trace-event JSON), or call stacks (speedscope, "
+    "collapsed)."
+)
 
 
 def not_read(path: str | os.PathLike[str], kind: InputKind) -> UserError:

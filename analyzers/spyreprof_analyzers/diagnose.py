@@ -28,7 +28,7 @@ from spyreprof_analyzers.engine_steps import (
 from spyreprof_analyzers.facts import Facts, floors, shares_of, with_unsplit_unknown
 from spyreprof_analyzers.gaps import requests_in_flight
 from spyreprof_analyzers.host_stacks import pid_of, process_stacks
-from spyreprof_analyzers.imported_traces import what_traces_show
+from spyreprof_analyzers.imported_traces import what_files_show
 from spyreprof_analyzers.interconnect import link_questions, with_link
 from spyreprof_analyzers.interference import interference
 from spyreprof_analyzers.kv_pressure import (
@@ -78,7 +78,7 @@ def diagnose(inputs: AnalysisInputs, rules: RuleBook, targets: Targets) -> Diagn
     """
     book = EvidenceBook()
     if inputs.imported_faults is not None:
-        return what_traces_show(inputs.imported_faults, len(inputs.steps), book)
+        return what_files_show(inputs.imported_faults, inputs.imported_stacks, len(inputs.steps), book)
     writer = busiest_writer(inputs.steps)
     everything = engine_steps(inputs.steps, writer) if writer is not None else None
     if writer is None or everything is None or len(everything) < 2:

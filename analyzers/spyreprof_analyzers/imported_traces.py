@@ -1,4 +1,4 @@
-"""What can be said of imported traces: no verdict, since they show neither the load nor a step without a profiler."""
+"""What can be said of imported files: no verdict, since they show neither the load nor a step without a profiler."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from spyreprof_analyzers.verdict import undetermined
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from spyreprof.recording.schema import ImportedStacks
     from spyreprof.trace.health import Fault
     from spyreprof_analyzers.book import EvidenceBook
 
@@ -18,6 +19,14 @@ _OBTAIN = (
     "run the engine under `spyreprof record`: most of its steps run without a profiler, beside the requests, the "
     "engine's metrics and this machine's peaks"
 )
+_STACKS_REASON = "call stacks show which functions a program was in, and neither its steps, its requests nor the device"
+_STACKS_OBTAIN = (
+    "run the engine under `spyreprof record --py-spy`, which looks at stacks beside steps, requests, metrics and peaks"
+)
+_UNIT_REASON = "a file of stacks does not tell what its samples weigh"
+_UNIT_OBTAIN = "write stacks in a format that tells, for instance `py-spy record --format speedscope`"
+_WAITS_REASON = "the frames of a profile name no Python files, by which functions that wait are known"
+_WAITS_OBTAIN = "sample with a profiler that writes the file of each function, for instance py-spy"
 _STEPS_OBTAIN = "profile an engine that annotates its steps (vLLM, SGLang), or mark them with `spyreprof_agent`"
 _DEVICE_OBTAIN = (
     "profile again with the device's activity, for instance ProfilerActivity.CUDA, and with no other profiler attached "
@@ -40,28 +49,37 @@ _IDLE: dict[str, tuple[str, str]] = {
 _IDLE_ELSE = ("a fault of a trace forbids it", "profile again")
 
 
-def what_traces_show(faults: Sequence[Fault], engine_steps: int, book: EvidenceBook) -> Diagnosis:
+def what_files_show(
+    faults: Sequence[Fault], stacks: ImportedStacks | None, engine_steps: int, book: EvidenceBook
+) -> Diagnosis:
     """Everything but a verdict: what is missing, and how to get it.
 
     Args:
         faults: of all traces.
+        stacks: what is known of files of call stacks; None without any.
         engine_steps: steps in them whose names tell their work.
         book: takes what is left open.
     """
-    missing = NotJudged(topic="what binds the engine", reason=_REASON, obtain=_OBTAIN)
+    alone = stacks is not None and stacks.alone
+    reason, obtain = (_STACKS_REASON, _STACKS_OBTAIN) if alone else (_REASON, _OBTAIN)
+    missing = NotJudged(topic="what binds the engine", reason=reason, obtain=obtain)
     for fault in faults:
         if fault.kind == "no_device_events":
             book.leave_open("time on the device, phases included", _DEVICE_REASON, _DEVICE_OBTAIN)
         elif "idle" in fault.forbids and fault.kind != "cpu_only":
             book.leave_open("idle time of the device", *_IDLE.get(fault.kind, _IDLE_ELSE))
-    if not engine_steps:
+    if not engine_steps and not alone:
         book.leave_open("prefill and decode", "no step of an engine is marked in the traces", _STEPS_OBTAIN)
+    if stacks is not None and stacks.without_unit:
+        book.leave_open("time in functions", _UNIT_REASON, _UNIT_OBTAIN)
+    if stacks is not None and stacks.without_files:
+        book.leave_open("waiting in functions", _WAITS_REASON, _WAITS_OBTAIN)
     return Diagnosis(
         window=None,
         time_budget=None,
         phases=(),
         latencies=(),
-        verdict=undetermined(_REASON, (missing,), ()),
+        verdict=undetermined(reason, (missing,), ()),
         findings=(),
         not_judged=(missing, *book.not_judged),
         evidence=book.evidence,

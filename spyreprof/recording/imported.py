@@ -1,4 +1,4 @@
-"""Makes a recording of trace files that somebody already has, so that everything that reads recordings reads it."""
+"""Makes a recording of traces and call stacks that somebody already has, so that all that reads recordings reads it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ import msgspec
 
 from spyreprof import __version__
 from spyreprof.errors import EXIT_OUR_FAILURE, UserError
-from spyreprof.inputs import InputKind, identify, not_read
+from spyreprof.inputs import STACKS, InputKind, identify, not_read
 from spyreprof.recording import layout
 from spyreprof.recording.content_key import content_key
 from spyreprof.recording.imported_files import events_name, steps_name, summary_name, writer_name
+from spyreprof.recording.imported_stacks import stacks_name, summarise_stacks
 from spyreprof.recording.manifest import ImportedFile
+from spyreprof.stacks.reader import read as read_stacks
+from spyreprof.stacks.reader import read_samples_of_trace
 from spyreprof.trace import cache
 from spyreprof.trace.faults import Examined, examine
 from spyreprof.trace.profiled import profiled_steps
@@ -29,6 +32,7 @@ from spyreprof.trace.ranks import MAX_WORLD_SIZE, ranks_of
 from spyreprof.trace.summary import TraceSummary, summary_of
 
 if TYPE_CHECKING:
+    from spyreprof.stacks.profile import StackProfile
     from spyreprof.trace.profiled import ProfiledStep
     from spyreprof.trace.table import EventTable, TraceMetadata
 
@@ -61,6 +65,7 @@ class _Trace(NamedTuple):
         metadata: with the rank by the file's name where the trace does not tell it.
         rank_by_name: that is where it came from.
         without_times: its steps begin before the clock does.
+        with_stacks: samples of call stacks stand beside its events.
     """
 
     path: Path
@@ -69,10 +74,11 @@ class _Trace(NamedTuple):
     device_kind: str | None
     rank_by_name: bool
     without_times: bool
+    with_stacks: bool
 
 
 def import_files(paths: Sequence[Path], out: Path, *, progress: Progress | None = None) -> None:
-    """Make a recording folder of traces. Files of other kinds are named in its notes.
+    """Make a recording folder of traces and files of call stacks. Files of other kinds are named in its notes.
 
     Args:
         paths: files in any order.
@@ -80,7 +86,7 @@ def import_files(paths: Sequence[Path], out: Path, *, progress: Progress | None 
         progress: told the bytes read so far and their total.
 
     Raises:
-        UserError: there is no trace among the files, none can be read, or the folder cannot be written.
+        UserError: there is nothing of use among the files, none can be read, or the folder cannot be written.
     """
     kinds = [identify(path) for path in paths]
     for path, kind in zip(paths, kinds, strict=True):
@@ -88,14 +94,14 @@ def import_files(paths: Sequence[Path], out: Path, *, progress: Progress | None 
             raise UserError(
                 f"{path} is {kind.value} already.", "Leave it out here, and read it with `spyreprof report`."
             )
-    traces = [path for path, kind in zip(paths, kinds, strict=True) if kind is InputKind.TRACE]
-    if not traces:
+    wanted = [one for one in zip(paths, kinds, strict=True) if one[1] is InputKind.TRACE or one[1] in STACKS]
+    if not wanted:
         raise not_read(paths[0], kinds[0]) if paths else UserError("No file is given.", "Name a trace.")
-    others = Counter(kind for kind in kinds if kind is not InputKind.TRACE)
+    others = Counter(kind for kind in kinds if kind is not InputKind.TRACE and kind not in STACKS)
     notes = [f"Given but not read: {kind.value} ({count:,})." for kind, count in others.items()]
     is_new = _claim(out)
     try:
-        _fill(out, traces, notes, progress)
+        _fill(out, wanted, notes, progress)
     except OSError as error:
         _take_back(out, is_new)
         raise UserError(
@@ -108,34 +114,83 @@ def import_files(paths: Sequence[Path], out: Path, *, progress: Progress | None 
         raise
 
 
-def _fill(out: Path, paths: Sequence[Path], notes: list[str], progress: Progress | None) -> None:
-    traces: list[_Trace] = []
+def _fill(out: Path, given: Sequence[tuple[Path, InputKind]], notes: list[str], progress: Progress | None) -> None:
+    made = _Made(out, notes)
     files: list[ImportedFile] = []
-    refusals: list[UserError] = []
-    sizes = [path.stat().st_size for path in paths]
-    for place, path in enumerate(paths):
+    refusals: list[tuple[InputKind, UserError]] = []
+    sizes = [path.stat().st_size for path, _ in given]
+    for place, (path, kind) in enumerate(given):
+        said = _part_of(progress, sum(sizes[:place]), sum(sizes))
         try:
-            file = ImportedFile(InputKind.TRACE.name.lower(), sizes[place], content_key(path), str(path.absolute()))
+            file = ImportedFile(kind.name.lower(), sizes[place], content_key(path), str(path.absolute()))
             if any(file.key == known.key for known in files):
-                notes.append("A trace was given twice and is counted once.")
+                what = "trace" if kind is InputKind.TRACE else "file of stacks"
+                notes.append(f"A {what} was given twice and is counted once.")
                 continue
-            said = _part_of(progress, sum(sizes[:place]), sum(sizes))
-            traces.append(_import_trace(out, len(traces) + 1, path, said))
+            if kind is InputKind.TRACE:
+                made.add_trace(path, said)
+            else:
+                made.add_stacks(path, kind)
             files.append(file)
         except UserError as error:
-            refusals.append(error)
-            shutil.rmtree(_events(out, len(traces) + 1), ignore_errors=True)
-    if not traces:
-        raise refusals[0]
-    if refusals:
-        notes.append(f"Traces that were given and cannot be read, left out: {len(refusals):,}.")
-    notes += _about_ranks(traces)
+            refusals.append((kind, error))
+        if said is not None:
+            said(sizes[place], sizes[place])
+    if not files:
+        raise refusals[0][1]
+    for whose, what in ((True, "Traces"), (False, "Files of stacks")):
+        refused = sum((kind is InputKind.TRACE) is whose for kind, _ in refusals)
+        if refused:
+            notes.append(f"{what} that were given and cannot be read, left out: {refused:,}.")
+    traces = made.traces
+    if traces:
+        notes += _about_ranks(traces)
     if any(trace.without_times for trace in traces):
         notes.append("A trace has times before its clock began; its steps are left out.")
     # What that means for a verdict is the diagnosis' to say.
-    notes.append("This recording was made of traces.")
+    of = " and ".join([*(["traces"] if traces else []), *(["files of stacks"] if made.stack_files else [])])
+    notes.append(f"This recording was made of {of}.")
     # Last: without it there is no recording.
     _write(out / layout.MANIFEST, json.dumps(_manifest(traces, files, notes), indent=1).encode() + b"\n")
+
+
+class _Made:
+    """What was made of the files so far."""
+
+    def __init__(self, out: Path, notes: list[str]) -> None:
+        self._out, self._notes = out, notes
+        self.traces: list[_Trace] = []
+        self.stack_files = 0
+
+    def add_trace(self, path: Path, progress: Progress | None) -> None:
+        """Import a trace, and the samples of stacks beside its events; these alone will do."""
+        number = len(self.traces) + 1
+        try:
+            trace = _import_trace(self._out, number, path, progress)
+        except UserError:
+            shutil.rmtree(_events(self._out, number), ignore_errors=True)
+            if not self._add_samples_of(path):
+                raise
+            self._notes.append("A trace holds samples of call stacks and no timed events; the stacks are used.")
+            return
+        self.traces.append(trace)
+        if trace.with_stacks and not self._add_samples_of(path):
+            self._notes.append("Samples of call stacks beside the events of a trace cannot be used, left out.")
+
+    def _add_samples_of(self, path: Path) -> bool:
+        try:
+            self._add(read_samples_of_trace(path), InputKind.TRACE, path)
+        except UserError:
+            return False
+        return True
+
+    def add_stacks(self, path: Path, kind: InputKind) -> None:
+        self._add(read_stacks(path), kind, path)
+
+    def _add(self, profiles: Sequence[StackProfile], kind: InputKind, path: Path) -> None:
+        summary = summarise_stacks(profiles, kind.name.lower(), str(path))
+        self.stack_files += 1
+        _write(self._out / stacks_name(self.stack_files), msgspec.json.encode(summary))
 
 
 def _import_trace(out: Path, number: int, path: Path, progress: Progress | None) -> _Trace:
@@ -153,7 +208,8 @@ def _import_trace(out: Path, number: int, path: Path, progress: Progress | None)
         steps = ()
     _write(out / steps_name(number), msgspec.json.encode(steps))
     _write_shards(out, number, seen, summary, device_kind, steps)
-    return _Trace(path, table.metadata, summary, device_kind, by_name, without_times)
+    with_stacks = table.quality.stack_samples != 0
+    return _Trace(path, table.metadata, summary, device_kind, by_name, without_times, with_stacks)
 
 
 def _events(out: Path, number: int) -> Path:
@@ -185,7 +241,8 @@ def _device_kind(seen: Examined) -> str | None:
     if "no_device_events" in kinds:
         return _DEVICES.get(seen.found.dialect.name, _UNSEEN_DEVICE)
     if "cpu_only" in kinds:
-        return "cpu" if seen.found.dialect.name == "kineto" else None
+        # what follows where the file is cut may be a device's
+        return "cpu" if seen.found.dialect.name == "kineto" and not seen.table.quality.truncated else None
     return _DEVICES.get(seen.found.dialect.name, _UNSEEN_DEVICE)
 
 
@@ -256,8 +313,9 @@ def _manifest(traces: Sequence[_Trace], files: Sequence[ImportedFile], notes: Se
         "mode": "import",
         "command": [],
         "created_epoch_ns": _created_ns(traces),
-        "started_ns": max(min(trace.summary.start_ns for trace in traces), 0),
-        "ended_ns": max(*(trace.summary.end_ns for trace in traces), 0),
+        # Stacks have no times.
+        "started_ns": max(min(trace.summary.start_ns for trace in traces), 0) if traces else None,
+        "ended_ns": max(*(trace.summary.end_ns for trace in traces), 0) if traces else None,
         "collectors": [],
         "processes": [],
         "imported": [msgspec.to_builtins(file) for file in files],
@@ -267,8 +325,8 @@ def _manifest(traces: Sequence[_Trace], files: Sequence[ImportedFile], notes: Se
 
 def _created_ns(traces: Sequence[_Trace]) -> int | None:
     """When what the traces show began; None where their times are no dates."""
-    begun = min(trace.summary.start_ns for trace in traces)
-    return begun if begun > _YEAR_2000_NS else None
+    begun = min((trace.summary.start_ns for trace in traces), default=None)
+    return begun if begun is not None and begun > _YEAR_2000_NS else None
 
 
 def _claim(out: Path) -> bool:

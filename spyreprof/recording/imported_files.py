@@ -60,20 +60,21 @@ def read_summaries(source: Source) -> tuple[tuple[TraceSummary, ...], int]:
     from spyreprof.trace.summary import TraceSummary
 
     numbered = sorted((int(match[1]), name) for name in source.names() if (match := _SUMMARY.fullmatch(name)))
-    found = [_read(source, name, TraceSummary, MAX_SUMMARY_BYTES) for _, name in numbered[:MAX_SUMMARIES]]
+    found = [read_stored(source, name, TraceSummary, MAX_SUMMARY_BYTES) for _, name in numbered[:MAX_SUMMARIES]]
     kept = tuple(summary for summary in found if summary is not None)
     return kept, len(numbered) - len(kept)
 
 
 def read_steps(source: Source, name: str, number: int, writer: str) -> tuple[ProfiledStep, ...] | None:
     """The stored steps of one trace, as those of profiler window `number`; None where they are damaged."""
-    steps = _read(source, name, tuple[ProfiledStep, ...], MAX_STEPS_BYTES)
+    steps = read_stored(source, name, tuple[ProfiledStep, ...], MAX_STEPS_BYTES)
     if steps is None or not all(map(_is_plausible, steps)):
         return None
     return tuple(replace(step, window=number, writer=writer) for step in steps)
 
 
-def _read(source: Source, name: str, kind: Any, limit_bytes: int) -> Any:
+def read_stored(source: Source, name: str, kind: Any, limit_bytes: int) -> Any:
+    """What lies under a name, decoded as `kind`; None where it is absent, too large, or does not fit."""
     if name not in source.names():
         return None
     try:

@@ -112,6 +112,11 @@ class Manifest(msgspec.Struct, frozen=True):
     notes: list[str] = []
 
     @property
+    def finished(self) -> bool:
+        """Whether the recorder saw the end; what was made of files is whole, and stacks alone have no times."""
+        return self.ended_ns is not None or self.imported is not None
+
+    @property
     def run_numbers(self) -> tuple[int, ...]:
         """The runs that a repeated recording lists, in order.
 

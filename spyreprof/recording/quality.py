@@ -77,7 +77,7 @@ def assess(
     """Sum up what was left out and what is missing; `counts` are those of reading everything."""
     counts = Counter(counts)
     notes = []
-    unfinished = manifest.ended_ns is None
+    unfinished = not manifest.finished
     unclosed = [process for process in processes if not process.closed]
     counts[UNCLOSED_PROCESSES] = len(unclosed)
     if unfinished:

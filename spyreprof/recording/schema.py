@@ -243,6 +243,21 @@ class Interval:
 
 
 @dataclass(frozen=True)
+class ImportedStacks:
+    """What analyzers may know of imported files of call stacks; names stay outside.
+
+    Attributes:
+        alone: no trace was given with them.
+        without_unit: profiles whose file does not tell what their samples weigh.
+        without_files: profiles whose frames name no Python files, so that waits cannot be told.
+    """
+
+    alone: bool
+    without_unit: int
+    without_files: int
+
+
+@dataclass(frozen=True)
 class AnalysisInputs:
     """Everything that analyzers may look at. No argv, no file names, no model names."""
 
@@ -272,3 +287,5 @@ class AnalysisInputs:
     named_phases: pd.DataFrame | None = None
     # Faults of the traces that the recording was made of; None where it was recorded.
     imported_faults: tuple[Fault, ...] | None = None
+    # None where no files of stacks are among what it was made of.
+    imported_stacks: ImportedStacks | None = None

@@ -14,6 +14,7 @@ from spyreprof.recording.cache import Build, cached_table
 from spyreprof.recording.counters import read_counters, read_polls
 from spyreprof.recording.engine import read_compiles, read_model, settings_of_engines
 from spyreprof.recording.imported_files import read_summaries
+from spyreprof.recording.imported_stacks import NO_FILES, SAMPLES, StackFileSummary, read_stack_files
 from spyreprof.recording.manifest import Manifest, read_manifest
 from spyreprof.recording.peaks import declared_peaks, measured_peaks
 from spyreprof.recording.phases import public_phases, read_phases
@@ -173,6 +174,15 @@ class Recording:
     def _summaries(self) -> tuple[tuple[TraceSummary, ...], int]:
         return read_summaries(self.source)
 
+    @property
+    def stack_files(self) -> tuple[StackFileSummary, ...]:
+        """What each imported file of stacks shows, in the order in which they were given; else empty."""
+        return self._stack_files[0]
+
+    @cached_property
+    def _stack_files(self) -> tuple[tuple[StackFileSummary, ...], int]:
+        return read_stack_files(self.source)
+
     @cached_property
     def versions(self) -> dict[str, str | None]:
         """Versions by package name, of the process that ran the most steps; None where a package is absent."""
@@ -187,9 +197,12 @@ class Recording:
         found = assess(self.source, self.manifest, self.processes.values(), self.windows, self.counts)
         traces = self.window_steps
         lost = {LOST_TRACES: traces.lost_traces} if traces.lost_traces else {}
-        damaged = self._summaries[1]
-        summaries = (f"Summaries of imported traces that are damaged, left out: {damaged:,}.",) if damaged else ()
-        return replace(found, notes=(*found.notes, *traces.notes, *summaries), counts=found.counts | lost)
+        damaged = [
+            f"Summaries of imported {what} that are damaged, left out: {count:,}."
+            for what, count in (("traces", self._summaries[1]), ("stacks", self._stack_files[1]))
+            if count
+        ]
+        return replace(found, notes=(*found.notes, *traces.notes, *damaged), counts=found.counts | lost)
 
     def analysis_inputs(self, hardware: HardwareProfile | None = None) -> AnalysisInputs:
         """Everything that the analyzers may look at.
@@ -212,7 +225,7 @@ class Recording:
             usage=self.usage,
             recording_start_ns=start_ns,
             recording_end_ns=end_ns,
-            finished=self.manifest.ended_ns is not None,
+            finished=self.manifest.finished,
             profiled_steps=self.window_steps.steps,
             stacks=number_frames(self.stacks)[0] if len(self.stacks) else None,
             # All of an imported recording ran under a profiler; that is no pause of it.
@@ -224,8 +237,19 @@ class Recording:
             settings=settings,
             settings_of=settings_of,
             imported_faults=tuple(fault for one in self.trace_summaries for fault in one.faults) if imported else None,
+            imported_stacks=self._imported_stacks() if imported else None,
             device_kind=torch.device_kind if torch is not None else None,
             cpu_count=len(torch.affinity) if torch is not None and torch.affinity else host.cpu_count,
+        )
+
+    def _imported_stacks(self) -> schema.ImportedStacks | None:
+        if not self.stack_files:
+            return None
+        profiles = [profile for file in self.stack_files for profile in file.profiles]
+        return schema.ImportedStacks(
+            alone=not self.trace_summaries,
+            without_unit=sum(profile.unit == SAMPLES for profile in profiles),
+            without_files=sum(profile.waiting_reason == NO_FILES for profile in profiles),
         )
 
     @cached_property

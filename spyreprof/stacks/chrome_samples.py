@@ -44,13 +44,13 @@ def read_chrome_samples(data: bytes, label: str) -> tuple[StackProfile, ...]:
     threads: defaultdict[tuple[str, str], list[_Sample]] = defaultdict(list)
     for sample in file.samples or ():
         threads[str(sample.pid), str(sample.tid)].append(sample)
-    profiles = [
+    profiles = tuple(
         _thread(samples, file.frames, f"process {pid}, thread {tid}", label) for (pid, tid), samples in threads.items()
-    ]
-    found = tuple(profile for profile in profiles if len(profile))
-    if not found:
-        raise _refused(label, "holds no stack samples")
-    return found
+    )
+    if not any(map(len, profiles)):
+        said = dict.fromkeys(sentence for profile in profiles for sentence in profile.quality.sentences())
+        raise _refused(label, " ".join(("holds no stack samples.", *said)).removesuffix("."))
+    return profiles
 
 
 def _refused(label: str, why: str) -> UserError:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -103,6 +104,16 @@ class StackProfile:
         """Of all stacks."""
         total: int | float = self.weight.sum().item()
         return total
+
+    def renamed(self, names: Sequence[str]) -> StackProfile:
+        """The same stacks with other names of frames; frames of one name become one, as lines of one function do.
+
+        Args:
+            names: by frame code.
+        """
+        codes: dict[str, int] = {}
+        changed = np.asarray([codes.setdefault(name, len(codes)) for name in names], np.int64)
+        return replace(self, frames=tuple(codes), frame_code=changed[self.frame_code])
 
     def stack(self, node: int) -> tuple[str, ...]:
         """Names of the frames down to a node, outermost first."""

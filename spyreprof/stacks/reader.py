@@ -6,6 +6,8 @@ import io
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+import msgspec
+
 from spyreprof.errors import UserError
 from spyreprof.stacks.chrome_samples import read_chrome_samples
 from spyreprof.stacks.collapsed import read_collapsed
@@ -25,6 +27,9 @@ _SPACE = b" \t\r\n"
 def read(path: str | os.PathLike[str]) -> tuple[StackProfile, ...]:
     """Read a file of stacks, plain or gzipped, in any Unicode encoding, whatever its name.
 
+    Returns:
+        Its profiles, of which at least one has samples.
+
     Raises:
         UserError: it cannot be read, is empty, too large, damaged, or holds no stacks.
     """
@@ -33,9 +38,21 @@ def read(path: str | os.PathLike[str]) -> tuple[StackProfile, ...]:
         with path.open("rb") as stream:
             return _read(stream, str(path))
     except OSError as error:
-        raise UserError(
-            f"The stack file {path} cannot be read: {error.strerror or error}.", "Check the path and its permissions."
-        ) from error
+        raise _unreadable(path, error) from error
+
+
+def read_samples_of_trace(path: str | os.PathLike[str]) -> tuple[StackProfile, ...]:
+    """Read the samples that stand beside the events of a Chrome trace, whatever else it holds.
+
+    Raises:
+        UserError: as for `read`.
+    """
+    try:
+        with Path(path).open("rb") as stream:
+            text = open_text(stream, str(path))
+            return read_chrome_samples(_whole(b"", text, str(path)), str(path))
+    except OSError as error:
+        raise _unreadable(path, error) from error
 
 
 def read_bytes(data: bytes, label: str) -> tuple[StackProfile, ...]:
@@ -57,10 +74,30 @@ def _read(stream: IO[bytes], label: str) -> tuple[StackProfile, ...]:
     if not head.startswith(b"{"):
         return (read_collapsed(_Rest(head, text), label),)
     data = _whole(head, text, label)
-    # Which of the two it is, its keys say; a trace may hold both.
-    if b'"stackFrames"' in data and b'"shared"' not in data:
-        return read_chrome_samples(data, label)
-    return read_speedscope(data, label)
+    return read_chrome_samples(data, label) if _is_trace(data) else read_speedscope(data, label)
+
+
+def _unreadable(path: str | os.PathLike[str], error: OSError) -> UserError:
+    return UserError(
+        f"The stack file {path} cannot be read: {error.strerror or error}.", "Check the path and its permissions."
+    )
+
+
+class _Keys(msgspec.Struct):
+    """The keys that tell the two formats apart: names of events and frames may be any word."""
+
+    frames: msgspec.Raw | None = msgspec.field(name="stackFrames", default=None)
+    shared: msgspec.Raw | None = None
+
+
+def _is_trace(data: bytes) -> bool:
+    if b'"stackFrames"' not in data:
+        return False
+    try:
+        keys = msgspec.json.decode(data, type=_Keys)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return True  # whichever it is, its reader says what is wrong
+    return keys.frames is not None and keys.shared is None
 
 
 def _whole(head: bytes, text: Text, label: str) -> bytes:

@@ -59,7 +59,7 @@ class _File(msgspec.Struct):
 
 
 def read_speedscope(data: bytes, label: str) -> tuple[StackProfile, ...]:
-    """Read a speedscope file from memory; a profile each, those without samples left out.
+    """Read a speedscope file from memory; a profile each, at least one of them with samples.
 
     Raises:
         UserError: it is no valid JSON, is not of this format, or has no samples.
@@ -73,12 +73,11 @@ def read_speedscope(data: bytes, label: str) -> tuple[StackProfile, ...]:
     if file.shared is None or file.profiles is None:
         raise _refused(label, "is no speedscope file: it has no frames or no profiles")
     names = [_shown(frame) for frame in file.shared.frames]
-    profiles = [_read_profile(profile, names, label) for profile in file.profiles]
-    found = tuple(profile for profile in profiles if len(profile))
-    if not found:
+    profiles = tuple(_read_profile(profile, names, label) for profile in file.profiles)
+    if not any(map(len, profiles)):
         said = dict.fromkeys(sentence for profile in profiles for sentence in profile.quality.sentences())
         raise _refused(label, " ".join(("holds no stack samples.", *said)).removesuffix("."))
-    return found
+    return profiles
 
 
 def _refused(label: str, why: str) -> UserError:

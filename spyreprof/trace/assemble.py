@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -218,11 +218,18 @@ def assemble(parts: Sequence[Part]) -> EventTable:
             negative_duration=negative,
             missing_duration=max(int((complete & (dur_ns == MISSING)).sum()) - negative, 0),
             unknown_phases=_unknown_phases(ph, values["ph"]),
-            stack_samples=len(samples) if isinstance(samples := fields.get("samples"), list) else 0,
+            stack_samples=_stack_samples(fields),
             folded_values=sum(fact.folded for fact in facts),
         ),
         metadata=metadata,
     )
+
+
+def _stack_samples(fields: Mapping[str, Any]) -> int | None:
+    samples = fields.get("samples", ())
+    if samples is None:
+        return None  # too long to be kept
+    return len(samples) if isinstance(samples, list) else 0
 
 
 class _Merged:

@@ -34,7 +34,7 @@ class Envelope:
     Attributes:
         found: a list of events was found.
         array_form: the file is the bare list, which may lack its closing bracket.
-        fields: decoded values by key; a value that is too long or no JSON is left out.
+        fields: decoded values by key; None for one that is too long; one that is no JSON is left out.
         closed: the object's closing bracket was met.
     """
 
@@ -115,11 +115,16 @@ def _read_fields(window: _Window, envelope: Envelope, *, stop_at_events: bool) -
         if not whole:
             return
         name = key.group(1).decode(errors="replace")
-        if value is not None and name not in envelope.fields:
+        if name not in envelope.fields:
+            if value is None:
+                envelope.fields[name] = None
+                continue
             try:
-                envelope.fields[name] = json.loads(value)
+                decoded = json.loads(value)
             except (ValueError, RecursionError):
                 continue
+            if decoded is not None:
+                envelope.fields[name] = decoded
 
 
 def _pass_value(window: _Window) -> tuple[bytes | None, bool]:

@@ -44,7 +44,8 @@ class TraceQuality:
         unmatched_begin: begin events without an end; kept without a duration.
         unmatched_end: end events without a begin; left out.
         crossed: pairs whose spans cross on one thread, so that they do not nest.
-        stack_samples: samples of call stacks that stand beside the events; `spyreprof.stacks` reads them.
+        stack_samples: samples of call stacks that stand beside the events; `spyreprof.stacks` reads them. None where
+            there are so many that they were passed over uncounted.
         folded_values: names and other texts that share one because the file holds too many different ones.
     """
 
@@ -62,7 +63,7 @@ class TraceQuality:
     unmatched_begin: int = 0
     unmatched_end: int = 0
     crossed: int = 0
-    stack_samples: int = 0
+    stack_samples: int | None = 0
     folded_values: int = 0
 
     @property
@@ -87,7 +88,7 @@ class TraceQuality:
             ("Begin events of the trace without an end", self.unmatched_begin),
             ("End events of the trace without a begin, left out", self.unmatched_end),
             ("Spans of the trace that cross another one of their thread", self.crossed),
-            ("Samples of call stacks beside the events of the trace, not used", self.stack_samples),
+            ("Samples of call stacks beside the events of the trace, read apart from them", self.stack_samples or 0),
             ("Texts of the trace that are shown as one, being too many different ones", self.folded_values),
         ):
             if count:

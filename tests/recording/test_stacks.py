@@ -11,8 +11,9 @@ import pytest
 
 from spyreprof.recording import layout, schema
 from spyreprof.recording.source import FolderSource
-from spyreprof.recording.stacks import is_waiting, number_frames, read_stacks
+from spyreprof.recording.stacks import number_frames, read_stacks
 from spyreprof.recording.store import open_recording
+from spyreprof.recording.waiting import is_waiting
 
 
 def row(**changes: Any) -> dict[str, Any]:

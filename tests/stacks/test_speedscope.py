@@ -63,7 +63,21 @@ def test_every_profile_of_a_file_is_read() -> None:
     assert [(found.name, found.stacks()) for found in read_bytes(file_of(*two), "f")] == [
         ("one", {("main",): 1}),
         ("two", {("step",): 2}),
+        ("empty", {}),
     ]
+
+
+def test_a_profile_whose_samples_are_all_left_out_says_why_beside_a_sound_one() -> None:
+    sound, lost = read_bytes(file_of(sampled([[0]], [1]), sampled([[9]], [1])), "f")
+    assert (len(sound), len(lost)) == (1, 0)
+    assert lost.quality.dropped == {speedscope.NO_SUCH_FRAME: 1}
+
+
+def test_frames_renamed_to_one_name_are_one_frame_and_recursion_between_them_counts_once() -> None:
+    found = read_one(sampled([[0, 1, 2], [0]], [3, 1])).renamed(["main", "step", "step"])
+    assert found.frames == ("main", "step")
+    assert found.by_frame().self_weight.tolist() == [1, 3]
+    assert found.by_frame().total_weight.tolist() == [4, 3]
 
 
 def test_events_are_the_time_between_them() -> None:
