@@ -185,12 +185,12 @@ def _copies(evidence: Evidence) -> Iterator[Fault]:
     table, spans, found = evidence.table, evidence.spans, evidence.found
     copies = np.flatnonzero(found.has(Role.COPY) & found.device_work)
     if len(copies):
-        if spans.host_stamped_copies:
+        if spans.copies_clock != "device":
+            whose = "with the host's time stamps" if spans.copies_clock == "host" else "by a clock that is not told"
             yield Fault(
-                kind="copies_host_stamped",
+                kind="copies_host_stamped" if spans.copies_clock == "host" else "copies_clock_unknown",
                 count=len(copies),
-                sentence=f"Copies with the host's time stamps: {len(copies):,}. What they seem to overlap with counts "
-                f"as no overlap.",
+                sentence=f"Copies {whose}: {len(copies):,}. What they seem to overlap with counts as no overlap.",
                 examples=evidence.examples(copies),
                 forbids=("overlap",),
                 lowers=("copies",),

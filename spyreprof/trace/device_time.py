@@ -3,8 +3,8 @@
 The window of a device lasts from the start of its first work to the end of its last: what the program did before is no
 idle time of the device. Busy is the time in which at least one stream works. Communication and copies are exposed where
 nothing hides them: communication where nothing computes, copies where nothing computes or communicates, so that
-computing + exposed communication + exposed copies = busy. Only where copies carry the host's stamps is all of their
-time exposed, whatever they seem to overlap with, and busy may be less than that sum. A sum of durations counts what
+computing + exposed communication + exposed copies = busy. Only where copies carry the host's stamps, or may, is all of
+their time exposed, whatever they seem to overlap with, and busy may be less than that sum. A sum of durations counts what
 runs side by side several times; it is called a raw sum and never time.
 """
 
@@ -13,14 +13,17 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from spyreprof.trace.device_work import DeviceSpans
+from spyreprof.trace.device_work import CopiesClock, DeviceSpans
 from spyreprof.trace.intervals import Intervals, sum_of, union_lengths, union_of
 from spyreprof.trace.roles import Role
 from spyreprof.trace.table import Flags, Identity, Integers
 
 WINDOW_BASIS = "from the start of the device's first work to the end of its last"
 NO_COPIES = "the capture holds no copies"
-HOST_STAMPED = "copies carry the host's time stamps, so what they overlap with is unknown"
+NO_OVERLAP: dict[CopiesClock, str] = {
+    "host": "copies carry the host's time stamps, so what they overlap with is unknown",
+    "unknown": "the trace does not tell by which clock copies are stamped, so what they overlap with is unknown",
+}
 # Files merged from more ranks than this show the first ones.
 MAX_DEVICES = 64
 
@@ -34,9 +37,9 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
         idle_ns: window less busy; None where parts of the device's work are not in the trace, see `idle_reason`.
         compute_ns: kernels and fills.
         copy_ns: None where the capture holds no copies, see `copy_reason`: it may have lost them.
-        exposed_copy_ns: all of `copy_ns` where copies are stamped by the host: no credit for an overlap.
+        exposed_copy_ns: all of `copy_ns` where copies are, or may be, stamped by the host: no credit for an overlap.
         hidden_communication_ns: `communication_ns` less what is exposed.
-        hidden_copy_ns: None also where copies are stamped by the host, see `overlap_reason`.
+        hidden_copy_ns: None also where copies are, or may be, stamped by the host, see `overlap_reason`.
         raw_sum_ns: sum of the durations as the trace has them.
         clipped_sum_ns: sum after clipping spans at the start of the next of their stream.
         overlong: spans that were clipped.
@@ -91,8 +94,11 @@ def _device_time(spans: DeviceSpans, chosen: Integers, idle_reason: str | None) 
     communication = _where(start, end, communicates)
     copy = _where(start, end, copies)
     exposed_communication_ns = communication.difference(compute).length_ns
-    any_copy, stamped = bool(copies.any()), spans.host_stamped_copies and bool(copies.any())
-    exposed_copy_ns = copy.length_ns if stamped else copy.difference(compute).difference(communication).length_ns
+    any_copy = bool(copies.any())
+    no_overlap = NO_OVERLAP.get(spans.copies_clock) if any_copy else NO_COPIES
+    exposed_copy_ns = (
+        copy.length_ns if no_overlap is not None else copy.difference(compute).difference(communication).length_ns
+    )
     begin_ns, finish_ns = int(start.min()), int(end.max())
     return DeviceTime(
         device=spans.lanes.device_values[int(spans.device[chosen[0]])],
@@ -110,8 +116,8 @@ def _device_time(spans: DeviceSpans, chosen: Integers, idle_reason: str | None) 
         copy_ns=copy.length_ns if any_copy else None,
         copy_reason=None if any_copy else NO_COPIES,
         exposed_copy_ns=exposed_copy_ns if any_copy else None,
-        hidden_copy_ns=copy.length_ns - exposed_copy_ns if any_copy and not stamped else None,
-        overlap_reason=(HOST_STAMPED if stamped else None) if any_copy else NO_COPIES,
+        hidden_copy_ns=copy.length_ns - exposed_copy_ns if no_overlap is None else None,
+        overlap_reason=no_overlap,
         raw_sum_ns=sum_of(raw_end - start),
         clipped_sum_ns=int((end - start).sum()),
         overlong=int(spans.overlong[chosen].sum()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -19,6 +20,12 @@ FAR_SHARE = 0.01  # guessed
 FAR_EVENTS = 2  # guessed
 
 
+# "device" also where there are no copies.
+CopiesClock = Literal["device", "host", "unknown"]
+# Of these it is not known whether their profilers ask the device when a copy ran; one that does tells its stream.
+_OF_NO_KNOWN_CLOCK = ("unnamed", "privateuse1")  # guessed
+
+
 @dataclass(frozen=True)
 class DeviceSpans:
     """Device work by device, stream and start; arrays have shape (m,).
@@ -31,7 +38,7 @@ class DeviceSpans:
         clipped_end_ns: cut where the next span of the stream starts.
         overlong: spans that reach beyond it.
         far: rows of device work that are left out, being stamped far from all other events; shape (k,).
-        host_stamped_copies: whether the times of copies are the host's: how long its call took.
+        copies_clock: whose times the copies bear: "host" where they tell how long its call took.
     """
 
     row: Integers
@@ -44,7 +51,7 @@ class DeviceSpans:
     overlong: Flags
     far: Integers
     lanes: Lanes
-    host_stamped_copies: bool
+    copies_clock: CopiesClock
 
     def __len__(self) -> int:
         return len(self.row)
@@ -80,9 +87,17 @@ def device_spans(table: EventTable, found: Roles) -> DeviceSpans:
         overlong=clipped.clipped[good],
         far=np.sort(np.concatenate((far[found.device_work[far]], rows[endless]))),
         lanes=lanes,
-        # read: the plug-in of Spyre stamps copies on the host
-        host_stamped_copies=found.dialect.name == "spyre" and bool((role == Role.COPY).any()),
+        copies_clock=_copies_clock(table, found, rows[role == Role.COPY]),
     )
+
+
+def _copies_clock(table: EventTable, found: Roles, copies: Integers) -> CopiesClock:
+    if not len(copies):
+        return "device"
+    if found.dialect.name == "spyre":
+        return "host"  # read: its plug-in stamps copies on the host
+    unnamed = found.dialect.name in _OF_NO_KNOWN_CLOCK and bool((table.arg("stream")[copies] == MISSING).any())
+    return "unknown" if unnamed else "device"
 
 
 def _endless(table: EventTable, others: Flags, starts_ns: Integers, ends_ns: Integers) -> Flags:

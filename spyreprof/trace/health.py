@@ -30,6 +30,7 @@ Kind = Literal[
     "graph_kernels_missing",
     "copies_missing",
     "copies_host_stamped",
+    "copies_clock_unknown",
     "no_steps",
     "outside_steps",
     "profiler_overhead",

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
+from spyreprof.trace.device_time import NO_OVERLAP, device_times
 from spyreprof.trace.faults import Examined, Fault, examine
 from spyreprof.trace.health import Kind
 from spyreprof.trace.ranks import ranks_of
@@ -298,6 +299,33 @@ def test_calls_that_copy_without_any_copy_are_named() -> None:
 def test_copies_of_spyre_carry_stamps_of_the_host() -> None:
     events = [{**e, "name": "aiuLaunchControlBlocks"} if e["cat"] == "privateuse1_runtime" else e for e in clean()]
     assert faults_of(events)["copies_host_stamped"].forbids == ("overlap",)
+
+
+def without_stream(event: Event) -> Event:
+    return {**event, "args": {name: value for name, value in event["args"].items() if name != "stream"}}
+
+
+@pytest.mark.parametrize("calls", [True, False])
+def test_copies_of_a_device_that_nothing_names_get_no_credit_for_an_overlap(calls: bool) -> None:
+    events = [without_stream(event) if event["cat"] == "gpu_memcpy" else event for event in clean()]
+    events = [event for event in events if calls or event["cat"] != "privateuse1_runtime"]
+    found = faults_of(events)["copies_clock_unknown"]
+    assert (found.count, found.forbids) == (1, ("overlap",))
+    # who tells on which stream of the device a copy ran has asked the device
+    told = [event for event in clean() if calls or event["cat"] != "privateuse1_runtime"]
+    assert "copies_clock_unknown" not in faults_of(told)
+
+
+def test_a_copy_that_seems_to_lie_in_a_kernel_is_exposed_where_its_clock_is_not_told() -> None:
+    spans = [
+        span("cmpt_exec", "kernel", 100, 50, pid=0, tid=7),
+        span("Memcpy HtoD", "gpu_memcpy", 105, 30, pid=0, tid=8),
+    ]
+    bare = read([{**event, "args": {}} for event in spans])
+    [device] = device_times(bare.spans)
+    assert (bare.found.dialect.name, device.copy_ns, device.exposed_copy_ns) == ("unnamed", 30_000, 30_000)
+    assert device.hidden_copy_ns is None
+    assert device.overlap_reason == NO_OVERLAP["unknown"]
 
 
 def test_a_capture_without_device_work_is_of_the_cpu_or_lost_it() -> None:

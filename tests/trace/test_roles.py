@@ -208,6 +208,9 @@ def test_a_cuda_kernel_that_encloses_another_of_its_stream_has_wrong_stamps_and_
         (span("cudaLaunchKernel", "cuda_runtime"), "cuda"),
         (span("urEnqueueKernelLaunch", "xpu_runtime"), "xpu"),
         (span("launchOnChip", "privateuse1_runtime"), "privateuse1"),
+        (span("gemm", "kernel"), "unnamed"),
+        (span("Memcpy HtoD", "gpu_memcpy"), "unnamed"),
+        (span("Unknown CBID 5", "cuda_runtime"), "unnamed"),
         (span("aten::mm", "cpu_op"), "kineto"),
         (span("Operator of the first Kineto", "Operator"), "kineto"),
         (span("paint", "blink"), "generic"),
@@ -216,6 +219,22 @@ def test_a_cuda_kernel_that_encloses_another_of_its_stream_has_wrong_stamps_and_
 )
 def test_who_wrote_a_trace_shows_in_its_events(event: Event, dialect: str) -> None:
     assert roles(table_of(event)).dialect.name == dialect
+
+
+def test_a_device_is_spyre_s_where_its_process_is_named_so() -> None:
+    table = table_of(process(3, "AIU 0"), span("job", "kernel", pid=3), span("Memcpy (HtoD)", "gpu_memcpy", 9, pid=3))
+    assert roles(table).dialect.name == "spyre"
+
+
+def test_steps_of_a_profiler_s_schedule_are_no_operators_whatever_their_category() -> None:
+    table = table_of(
+        span("ProfilerStep#1", "cpu_op"), span("Optimizer.step#Adam.step", "cpu_op"), span("aten::mm", "cpu_op")
+    )
+    assert by_name(table) == {
+        "ProfilerStep#1": Role.HOST_ANNOTATION,
+        "Optimizer.step#Adam.step": Role.HOST_ANNOTATION,
+        "aten::mm": Role.HOST_OP,
+    }
 
 
 def test_annotations_of_the_first_kineto_are_told_from_operators_by_name() -> None:
