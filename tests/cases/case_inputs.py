@@ -93,6 +93,7 @@ def inputs_of(facts: Row) -> AnalysisInputs:
         made.requests += list(_requests(group, made.end_ns, rng))
     for group in facts.get("compiles", []):
         made.compile(group)
+    made.cut()
     steps = sorted(made.steps, key=lambda row: row["start_ns"])
     run = facts.get("run", {})
     return AnalysisInputs(
@@ -129,6 +130,7 @@ class _Made:
         self.counters: list[Row] = []
         self.compiles: list[Interval] = []
         self.end_ns = int(run.get("seconds", 0) * S)
+        self.cut_ns = int(run["cut_s"] * S) if "cut_s" in run else None
         self.polled = False
 
     def replay(self, facts: Row, number: int) -> None:
@@ -206,6 +208,15 @@ class _Made:
             for row in self.steps:
                 if row["start_ns"] <= start < row["end_ns"]:
                     row["compiles"] = row.get("compiles", 0) + 1
+
+    def cut(self) -> None:
+        """What the recording saw, where it ended before the load did: no request that was still open."""
+        if self.cut_ns is None:
+            return
+        self.steps = [row for row in self.steps if row["end_ns"] <= self.cut_ns]
+        self.counters = [row for row in self.counters if row["time_ns"] <= self.cut_ns]
+        self.requests = [row for row in self.requests if row["arrival_ns"] + row["e2e_ns"] <= self.cut_ns]
+        self.end_ns = self.cut_ns
 
     def sample(self, facts: Row) -> None:
         """Gauges, counters and histograms as a page shows them that is polled twice a second."""
