@@ -30,6 +30,9 @@ BoundClass = Literal[
     "load_limited",
     "undetermined",
 ]
+TailPartName = Literal[
+    "queue", "prefill", "decode", "interference", "preemption", "compile", "between_steps", "front_end", "unknown"
+]
 # What binds inside one phase; the verdict turns it into a BoundClass by the phase it stands in.
 Resource = Literal[
     "compute", "memory_bandwidth", "interconnect", "host", "inefficient_kernel", "fixed_cost", "undetermined"
@@ -109,11 +112,23 @@ class SlopeTerm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlopeFit(msgspec.Struct, frozen=True, kw_only=True):
-    """Step time regressed on executed work; needs no hardware peak."""
+    """Step time regressed on executed work; needs no hardware peak.
+
+    Attributes:
+        executed: the program told what it executed, padding included; otherwise the work is what was scheduled.
+        drift_ratio: how much the machine's speed moves between runs, which every interval holds.
+        batch_low, batch_high: the smallest and largest decode batch that was fitted.
+        knee_requests: the batch at which the cost of one more request changes; only one side of it was fitted.
+    """
 
     n_steps: int
     terms: tuple[SlopeTerm, ...]
     relative_residual: float | None
+    executed: bool = False
+    drift_ratio: float | None = None
+    batch_low: int | None = None
+    batch_high: int | None = None
+    knee_requests: int | None = None
 
 
 class PeakUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -262,6 +277,61 @@ class LatencySummary(msgspec.Struct, frozen=True, kw_only=True):
     target_met: bool | None = None
 
 
+class TailPart(msgspec.Struct, frozen=True, kw_only=True):
+    """What one part took of the slowest requests' time, and of the median ones'. None where it cannot be told.
+
+    Attributes:
+        slowest_ns, median_ns: summed over the requests of either group.
+        slowest_share, median_share: of all time of the group.
+        excess_s: what a slowest request has more of it than a median one, on average; for "itl" per token.
+    """
+
+    id: TailPartName
+    slowest_ns: int | None
+    slowest_share: float | None
+    median_ns: int | None
+    median_share: float | None
+    excess_s: float | None
+
+
+class TailLatency(msgspec.Struct, frozen=True, kw_only=True):
+    """What the slowest requests by one latency spend their time on, beside the median requests.
+
+    Attributes:
+        metric: "ttft"; "itl", the mean gap between tokens of a request; "itl_max", its largest gap; "e2e".
+        requests: how many were ranked. The slowest are 1 % of them, and at least 20.
+        slowest, median: requests of the two groups; the median ones are those from the 40th to the 60th percentile.
+        slowest_mean_s, median_mean_s: mean of the latency over either group.
+        slowest_ns, median_ns: the time that was taken apart, which is exactly the sum of the parts that are not None.
+        dominant: the part that makes most of the difference; None where no part does.
+        dominant_share: of the difference.
+        slowest_output_tokens, median_output_tokens, slowest_prompt_tokens, median_prompt_tokens: means.
+        reason: in words, why that part, or why none.
+        target_p99_s, target_met: as in the latency of this name.
+    """
+
+    metric: Literal["ttft", "itl", "itl_max", "e2e"]
+    requests: int
+    slowest: int
+    median: int
+    slowest_mean_s: float
+    median_mean_s: float
+    slowest_ns: int
+    median_ns: int
+    parts: tuple[TailPart, ...]
+    dominant: TailPartName | None
+    dominant_share: float | None
+    slowest_prompt_tokens: float | None
+    median_prompt_tokens: float | None
+    slowest_output_tokens: float | None
+    median_output_tokens: float | None
+    reason: str
+    source: str
+    notes: tuple[str, ...] = ()
+    target_p99_s: float | None = None
+    target_met: bool | None = None
+
+
 class SteadyWindow(msgspec.Struct, frozen=True, kw_only=True):
     """The part of the recording that is judged. Times are CLOCK_MONOTONIC nanoseconds."""
 
@@ -282,3 +352,4 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
     not_judged: tuple[NotJudged, ...]
     evidence: tuple[Evidence, ...]
+    tails: tuple[TailLatency, ...] = ()

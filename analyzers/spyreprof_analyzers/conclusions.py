@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from spyreprof_analyzers import (
     compilation,
+    front_end,
     host_gaps,
     host_stacks,
     interconnect,
@@ -20,6 +21,7 @@ from spyreprof_analyzers import (
     prefix_cache,
     queueing,
     reasoning,
+    slow_requests,
 )
 from spyreprof_analyzers.arbitration import arbitrate
 
@@ -39,10 +41,12 @@ FINDINGS: tuple[Callable[[Context], Finding | None], ...] = (
     interference.interrupted,
     prefix_cache.caching_is_off,
     reasoning.reasons,
+    slow_requests.dominated,
     interconnect.link,
     interconnect.late_rank,
     compilation.compiles,
     host_gaps.between_steps,
+    front_end.outside_of_the_engine,
     host_stacks.where_the_host_spends,
     named_phases.named_parts_of_the_host,
 )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from spyreprof.findings import Severity, Verdict
+    from spyreprof.findings import Severity, TailLatency, Verdict
     from spyreprof.rules import Rule, RuleBook
     from spyreprof.targets import Targets
     from spyreprof_analyzers.book import EvidenceBook
@@ -27,6 +27,7 @@ class Context:
     targets: Targets
     rules: RuleBook
     book: EvidenceBook
+    tails: tuple[TailLatency, ...] = ()
 
     def severity(self, share: float, rule: Rule) -> Severity:
         """From a share of the window; an engine that idles for want of load has no severe finding."""

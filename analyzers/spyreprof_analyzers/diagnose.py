@@ -26,6 +26,7 @@ from spyreprof_analyzers.engine_steps import (
     engine_steps,
 )
 from spyreprof_analyzers.facts import Facts, floors, shares_of, with_unsplit_unknown
+from spyreprof_analyzers.front_end import front_end
 from spyreprof_analyzers.gaps import requests_in_flight
 from spyreprof_analyzers.host_stacks import pid_of, process_stacks
 from spyreprof_analyzers.imported_traces import what_files_show
@@ -42,6 +43,7 @@ from spyreprof_analyzers.named_phases import named_parts
 from spyreprof_analyzers.open_questions import open_questions
 from spyreprof_analyzers.phase_profiles import phase_profiles, phase_splits
 from spyreprof_analyzers.phase_reports import phase_reports
+from spyreprof_analyzers.processes import process_use
 from spyreprof_analyzers.reasoning import reasoning
 from spyreprof_analyzers.request_log import (
     in_window,
@@ -51,8 +53,10 @@ from spyreprof_analyzers.request_log import (
 )
 from spyreprof_analyzers.scheduler import admission, gauges
 from spyreprof_analyzers.slope import fit_step_model, usual_cycle_ns
+from spyreprof_analyzers.slow_requests import tail_latencies
 from spyreprof_analyzers.steady_state import steady_window
 from spyreprof_analyzers.step_curve import step_curve
+from spyreprof_analyzers.step_models import decode_models
 from spyreprof_analyzers.time_budget import time_budget, wall_time
 from spyreprof_analyzers.verdict import decide
 from spyreprof_analyzers.without_steps import what_was_seen
@@ -93,13 +97,16 @@ def diagnose(inputs: AnalysisInputs, rules: RuleBook, targets: Targets) -> Diagn
     verdict = decide(facts, rules, book)
     open_questions(inputs, facts, book)
     link_questions(facts, _calls_of_accelerator(inputs), book)
+    latencies = latency_rows(facts, targets, book)
+    tails = tail_latencies(inputs, everything, facts, latencies, rules, book)
     return Diagnosis(
         window=window,
         time_budget=facts.budget,
         phases=phase_reports(facts, phase_splits(profiles, inputs, facts.communication), rules, book),
-        latencies=latency_rows(facts, targets, book),
+        latencies=latencies,
+        tails=tails,
         verdict=verdict,
-        findings=findings(Context(facts, verdict, targets, rules, book)),
+        findings=findings(Context(facts, verdict, targets, rules, book, tails)),
         not_judged=(*verdict.missing, *book.not_judged),
         evidence=book.evidence,
     )
@@ -124,6 +131,8 @@ def _facts(
     peaks = usable_peaks(inputs.peaks, rules)
     found = communication(ranks, steps, inputs, rules)
     splits = phase_splits(profiles, inputs, found)
+    cycles_ns = usual_cycle_ns(steps)
+    model = fit_step_model(steps, cycles_ns, rules)
     wall = wall_time(window, steps, inputs, in_flight, seen, rules)
     excluded = _excluded(inputs, window, wall.paused_ns)
     budget = time_budget(wall, splits, excluded)
@@ -142,6 +151,10 @@ def _facts(
     hit_ratio = prefix_hit_ratio(inputs.counters, window)
     prompt_tokens = usual_prompt_tokens(log, inputs.counters, hit_ratio, window)
     finished = times.requests if times is not None else None
+    processes = process_use(inputs.usage, window.start_ns, window.end_ns, rules)
+    engine_pids = frozenset(
+        pid for writer in inputs.steps["writer"].unique() if (pid := pid_of(str(writer))) is not None
+    )
     return Facts(
         window=window,
         steps=steps,
@@ -154,7 +167,8 @@ def _facts(
         admission=admission(steps, in_span, inputs.settings, prompt_tokens, rules) if in_span is not None else None,
         log=log,
         times=times,
-        model=fit_step_model(steps, usual_cycle_ns(steps), rules),
+        model=model,
+        decode_models=decode_models(steps, cycles_ns, model, rules),
         parameters=inputs.model,
         settings=inputs.settings,
         curve=step_curve(steps, rules),
@@ -175,6 +189,9 @@ def _facts(
         device_kind=inputs.device_kind,
         communication=found,
         named_parts=named_parts(inputs.named_phases, window, ranks.judged),
+        processes=processes,
+        engine_pid=pid_of(ranks.judged),
+        front_end=front_end(log, times, window, processes, engine_pids, rules),
     )
 
 

@@ -56,7 +56,7 @@ def interference(steps: EngineSteps, judged_ns: int, rules: RuleBook) -> Interfe
     decoding = np.where(steps.phase == PREFILL, _decodes_left_out(steps), decoding)
     with_prompts = np.isin(steps.phase, (PREFILL, MIXED)) & (decoding > 0)
     # a step without them costs nothing where no decode waits to be in it
-    usual = np.where(steps.phase == MIXED, _usual_ns(alone, decoding, rule.threshold("min_steps_per_size")), 0)
+    usual = np.where(steps.phase == MIXED, usual_step_ns(alone, decoding, rule.threshold("min_steps_per_size")), 0)
     extra_ns = np.where(with_prompts, np.maximum(steps.duration_ns - usual, 0), 0)
     waited = int((steps.duration_ns * decoding).sum())
     generating = steps.where(np.isin(steps.phase, (DECODE, MIXED)))
@@ -72,8 +72,17 @@ def interference(steps: EngineSteps, judged_ns: int, rules: RuleBook) -> Interfe
     )
 
 
-def _usual_ns(alone: EngineSteps, decoding: NDArray[np.int64], least: float) -> NDArray[np.int64]:
-    """The median step of as many decodes and no prompt, for each step; between sizes that were seen, a line."""
+def usual_step_ns(alone: EngineSteps, decoding: NDArray[np.int64], least: float) -> NDArray[np.int64]:
+    """The median step of as many decodes and no prompt; between sizes that were seen, a line.
+
+    Args:
+        alone: at least one step that decodes only.
+        decoding: for each step in question, how many requests it decodes, shape (n,).
+        least: so many steps of a size make a median.
+
+    Returns:
+        Nanoseconds, shape (n,).
+    """
     order = np.argsort(alone.generation_requests, kind="stable")
     sizes, first, counts = np.unique(alone.generation_requests[order], return_index=True, return_counts=True)
     enough = counts >= least if (counts >= least).any() else counts > 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,8 +36,9 @@ MIN_FOR_P99 = 100
 class RequestLog:
     """Finished requests of one source, arrays of shape (n,), times in nanoseconds.
 
-    `arrival_ns` is None when the log holds no start times; token counts and the time in the queue are NaN where the
-    log lacks them. `source` says whose log it is.
+    `arrival_ns` is None when the log holds no start times. Whatever else the log lacks is NaN: token counts, the time
+    in the queue, the largest gap between tokens, `max_tokens` that the request allowed, `at_limit` (1 where it ended
+    because it reached them, 0 where it ended otherwise), preemptions. `source` says whose log it is.
     """
 
     arrival_ns: NDArray[np.int64] | None
@@ -49,9 +50,18 @@ class RequestLog:
     reasoning_tokens: NDArray[np.float64]
     queue_ns: NDArray[np.float64]
     source: str
+    itl_max_ns: NDArray[np.float64]
+    max_tokens: NDArray[np.float64]
+    at_limit: NDArray[np.float64]
+    preemptions: NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.e2e_ns)
+
+    def where(self, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> RequestLog:
+        """The requests that a mask of length n, or their places in order, select."""
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        return RequestLog(**{name: of[chosen] if isinstance(of, np.ndarray) else of for name, of in found.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +114,10 @@ def _finished(table: pd.DataFrame, source: str) -> RequestLog | None:
         reasoning_tokens=done["reasoning_tokens"].to_numpy(dtype=np.float64, na_value=np.nan),
         queue_ns=done["queue_ns"].to_numpy(dtype=np.float64, na_value=np.nan),
         source=source,
+        itl_max_ns=done["itl_max_ns"].to_numpy(dtype=np.float64, na_value=np.nan),
+        max_tokens=done["max_tokens"].to_numpy(dtype=np.float64, na_value=np.nan),
+        at_limit=(done["finish_reason"] == "length").to_numpy(dtype=np.float64, na_value=np.nan),
+        preemptions=done["preemptions"].to_numpy(dtype=np.float64, na_value=np.nan),
     )
 
 
@@ -152,14 +166,14 @@ def latencies(log: RequestLog, window: SteadyWindow) -> tuple[LatencySummary, ..
     inside = in_window(log, window)
     rows = (
         ("ttft", log.ttft_ns[inside].astype(np.float64)),
-        ("tpot", _time_per_output_token_ns(log)[inside]),
+        ("tpot", time_per_output_token_ns(log)[inside]),
         ("e2e", log.e2e_ns[inside].astype(np.float64)),
     )
     summaries = (summarise(metric, values / NS_PER_S, log.source) for metric, values in rows)
     return tuple(summary for summary in summaries if summary is not None)
 
 
-def _time_per_output_token_ns(log: RequestLog) -> NDArray[np.float64]:
+def time_per_output_token_ns(log: RequestLog) -> NDArray[np.float64]:
     """Decode time over output tokens after the first; NaN with fewer than two. Chunks of several tokens are no gap."""
     later = np.where(log.output_tokens > 1, log.output_tokens - 1, np.nan)
     return np.asarray((log.e2e_ns - log.ttft_ns) / later)

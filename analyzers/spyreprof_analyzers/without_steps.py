@@ -9,6 +9,7 @@ import numpy as np
 from spyreprof.findings import Diagnosis, Finding, LatencySummary, NotJudged
 from spyreprof.recording.counters import delta
 from spyreprof.units import NS_PER_S, format_bytes, format_share
+from spyreprof_analyzers import slow_requests
 from spyreprof_analyzers.host_stacks import describe, process_stacks
 from spyreprof_analyzers.request_log import request_log, summarise
 from spyreprof_analyzers.scheduler import gauges
@@ -75,6 +76,7 @@ def _open_questions(inputs: AnalysisInputs, sampled: bool, book: EvidenceBook) -
             "no metrics of the engine were polled",
             "name its page: record with `--metrics-url`, or attach with `--url`, http://HOST:PORT/metrics",
         )
+    slow_requests.leave_open(inputs, book)
     if inputs.usage.empty:
         book.leave_open(
             "use of processors and memory", "no process was watched", "record the program, or attach with `--pid`"

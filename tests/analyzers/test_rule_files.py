@@ -13,7 +13,7 @@ from spyreprof.rules import Rule
 
 ANALYZERS = Path(__file__).parents[2] / "analyzers/spyreprof_analyzers"
 RULES = registry.rules().rules
-RULE_ID = re.compile(r"SPY-[A-Z]+-\d{3}")
+RULE_ID = re.compile(r"SPY-[A-Z0-9]+-\d{3}")
 
 
 def texts(path: Path) -> list[str]:
@@ -49,7 +49,7 @@ def test_every_threshold_that_the_analyzers_ask_a_named_rule_for_is_in_its_file(
     asked = [
         found
         for text in MODULES.values()
-        for found in re.findall(r'rules\["(SPY-[A-Z]+-\d+)"\]\.threshold\(\s*"(\w+)"', text)
+        for found in re.findall(r'rules\["(SPY-[A-Z0-9]+-\d+)"\]\.threshold\(\s*"(\w+)"', text)
     ]
     assert len(asked) > 20
     by_id = {rule.id: rule for rule in RULES}
