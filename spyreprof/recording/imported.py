@@ -148,7 +148,7 @@ def _fill(out: Path, given: Sequence[tuple[Path, InputKind]], notes: list[str], 
     if any(trace.without_times for trace in traces):
         notes.append("A trace has times before its clock began; its steps are left out.")
     # What that means for a verdict is the diagnosis' to say.
-    of = " and ".join([*(["traces"] if traces else []), *(["files of stacks"] if made.stack_files else [])])
+    of = " and ".join([*(["traces"] if traces else []), *(["call stacks"] if made.stack_files else [])])
     notes.append(f"This recording was made of {of}.")
     # Last: without it there is no recording.
     _write(out / layout.MANIFEST, json.dumps(_manifest(traces, files, notes), indent=1).encode() + b"\n")

@@ -7,7 +7,14 @@ from collections.abc import Iterator, Sequence
 from spyreprof.report.figures import UNKNOWN, spell
 from spyreprof.report.model import Report
 from spyreprof.report.page import Column, Page
-from spyreprof.report.trace_model import EventsOf, TraceData, TraceDevice, TraceName, TraceReport
+from spyreprof.report.trace_model import (
+    EventsOf,
+    TraceData,
+    TraceDevice,
+    TraceMessageSize,
+    TraceName,
+    TraceReport,
+)
 from spyreprof.units import format_share
 
 TRACES_SHOWN = 4
@@ -63,7 +70,10 @@ def _counted(parts: Sequence[EventsOf], verb: str, show_all: bool) -> str:
 def _linked(data: TraceData) -> str:
     links = data.links
     if links is None:
-        return "; no work of a device"
+        if not data.device_events:
+            return "; no work of a device"
+        pieces = UNKNOWN if data.device_work is None else f"{data.device_work:,}"
+        return f"; pieces of device work: {pieces} (which launch each belongs to is {UNKNOWN})"
     linked = links.by_flow + links.by_correlation
     work = linked + links.ambiguous + links.unlinked
     share = f" ({format_share(linked / work)} of it linked to a launch)" if work else ""
@@ -104,6 +114,7 @@ def draw_device_time(page: Page, report: Report, show_all: bool) -> None:
         _names(page, kernels, trace.kernels, show_all)
         own = f"Operators by self time{of} (without the operators and calls inside them)"
         _names(page, f"{own}, in % of all operators' self time", trace.operators, show_all)
+        _sizes_and_graphs(page, trace, of)
         if show_all:
             _collectives(page, trace, of)
     if len(report.traces) > len(shown):
@@ -205,6 +216,34 @@ def _names(page: Page, title: str, names: Sequence[TraceName], show_all: bool) -
         for one in shown
     ]
     page.table(columns, rows, indent=2)
+
+
+def _sizes_and_graphs(page: Page, trace: TraceReport, of: str) -> None:
+    """A line each, where there are any."""
+    if trace.message_sizes or trace.graphs is not None:
+        page.blank()
+    # calls on the host return before the data has moved, so that kernels tell more where there are both
+    on_device = any(one.on_device for one in trace.message_sizes)
+    chosen = [one for one in trace.message_sizes if one.on_device == on_device]
+    if chosen:
+        where = "on the device" if on_device else "on the host"
+        sizes = "; ".join(f"{_size(one)} {one.events:,} ({spell(one.raw_sum_ns, 'ns')})" for one in chosen)
+        page.paragraph(f"Collectives {where} by message size{of}, with the sum of their durations: {sizes}")
+    if trace.graphs is not None:
+        graphs = trace.graphs
+        share = UNKNOWN if graphs.coverage_ratio is None else format_share(graphs.coverage_ratio)
+        page.paragraph(f"Launches of recorded graphs{of}: {graphs.launches:,}, {share} of them with work of the device")
+
+
+def _size(one: TraceMessageSize) -> str:
+    if not one.size_known:
+        return "of unknown size"
+    return "larger" if one.up_to_bytes is None else f"up to {_binary(one.up_to_bytes)}"
+
+
+def _binary(count_bytes: int) -> str:
+    # the limits of the classes are powers of two
+    return f"{count_bytes // 2**20} MiB" if count_bytes >= 2**20 else f"{count_bytes // 2**10} KiB"
 
 
 def _collectives(page: Page, trace: TraceReport, of: str) -> None:

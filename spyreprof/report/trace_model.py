@@ -57,7 +57,8 @@ class TraceData(msgspec.Struct, frozen=True, kw_only=True):
             whole file.
         start_ns, end_ns: of all events but those stamped far from the rest, in the trace's own clock.
         device_events: whether the trace holds work of a device; `device_reason` says why not.
-        links: None without work of a device.
+        links: None without work of a device, and where it bears nothing by which its launch could be told.
+        device_work: pieces of work of a device; None in reports of earlier versions.
         rank: of the process in its job; None where the trace does not tell.
         world_size: number of ranks of the job; None where the trace does not tell.
         categories: of events, the most frequent ones.
@@ -82,6 +83,7 @@ class TraceData(msgspec.Struct, frozen=True, kw_only=True):
     world_size: int | None
     categories: tuple[EventsOf, ...]
     notes: tuple[Public, ...]
+    device_work: int | None = None
 
 
 class TraceFault(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +110,19 @@ class TraceFault(msgspec.Struct, frozen=True, kw_only=True):
     lowers: tuple[str, ...]
 
 
+class TraceBusy(msgspec.Struct, frozen=True, kw_only=True):
+    """How busy a device was in each bucket of its window.
+
+    Attributes:
+        bucket_ns: length of a bucket, a power of ten; the last one also takes what is left.
+        ratios: by bucket, at most 100. Work that is missing from the trace is missing here, too: where `idle_ns` is
+            None a share is the least there can be. None for a bucket of no length.
+    """
+
+    bucket_ns: int
+    ratios: tuple[float | None, ...]
+
+
 class TraceDevice(msgspec.Struct, frozen=True, kw_only=True):
     """How one device spent its window. Times are unions over its streams, ratios are parts of the window.
 
@@ -123,6 +138,7 @@ class TraceDevice(msgspec.Struct, frozen=True, kw_only=True):
             None where unknown, see `overlap_reason`.
         raw_sum_ns: sum of durations, in which what ran side by side counts several times: no time spent.
         overlong: spans that were cut at the start of the next of their stream.
+        busy_over_time: None in a report of a version that did not tell.
     """
 
     device: int | Public | None
@@ -148,6 +164,7 @@ class TraceDevice(msgspec.Struct, frozen=True, kw_only=True):
     overlap_reason: Public | None
     raw_sum_ns: int
     overlong: int
+    busy_over_time: TraceBusy | None = None
 
 
 class TracePhase(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,6 +218,41 @@ class TraceCollective(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int | None
 
 
+class TraceMessageSize(msgspec.Struct, frozen=True, kw_only=True):
+    """The collectives of one class of message size; waits for one do not count.
+
+    Small messages cost their latency, large ones their bandwidth. Where one turns into the other depends on the link:
+    the limits of the classes are guesses.
+
+    Attributes:
+        on_device: kernels, else calls on the host.
+        up_to_bytes: the largest message of the class; None for the class without an end, and for unknown sizes.
+        size_known: whether the trace tells how large these messages are.
+        raw_sum_ns: durations added up, waiting for other ranks included: no time spent.
+        bytes: of all its messages; None where sizes are unknown.
+    """
+
+    on_device: bool
+    up_to_bytes: int | None
+    size_known: bool
+    events: int
+    raw_sum_ns: int
+    bytes: int | None
+
+
+class TraceGraphs(msgspec.Struct, frozen=True, kw_only=True):
+    """Launches of recorded graphs.
+
+    Attributes:
+        recorded: launches of which the trace shows work of the device. During the others it was not idle.
+        coverage_ratio: their part of all launches.
+    """
+
+    launches: int
+    recorded: int
+    coverage_ratio: float | None
+
+
 class TraceMemory(msgspec.Struct, frozen=True, kw_only=True):
     """The most memory that an allocator held, by the profiler's memory events."""
 
@@ -221,6 +273,8 @@ class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
         steps: marked in the trace.
         phases: empty without steps, see `phases_reason`.
         kernels, operators: those with the most exclusive time.
+        message_sizes: of collectives, small ones first, unknown sizes last, the device's before the host's.
+        graphs: None where none is launched.
     """
 
     trace: int
@@ -235,6 +289,8 @@ class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
     operators: tuple[TraceName, ...]
     collectives: tuple[TraceCollective, ...]
     memory: tuple[TraceMemory, ...]
+    message_sizes: tuple[TraceMessageSize, ...] = ()
+    graphs: TraceGraphs | None = None
 
 
 class TraceRanks(msgspec.Struct, frozen=True, kw_only=True):

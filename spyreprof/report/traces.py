@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from spyreprof.report.model import Input, Public
 from spyreprof.report.redact import Redactor, own_words
 from spyreprof.report.trace_model import (
     EventsOf,
+    TraceBusy,
     TraceCollective,
     TraceData,
     TraceDevice,
     TraceFault,
+    TraceGraphs,
     TraceLinks,
     TraceMemory,
+    TraceMessageSize,
     TraceName,
     TracePhase,
     TraceRanks,
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from spyreprof.trace.device_time import DeviceTime
     from spyreprof.trace.health import Fault
     from spyreprof.trace.summary import CollectiveTime, NameTime, TraceSummary
+    from spyreprof.trace.timeline import BusyOverTime
 
 # A process may have any number in a trace; JSON readers know these.
 _INT64_END = 2**63
@@ -77,7 +82,10 @@ def _trace(number: int, summary: TraceSummary, redactor: Redactor) -> TraceRepor
         trace=number,
         data=_data(summary, redactor),
         faults=tuple(_fault(fault, redactor) for fault in faults),
-        devices=tuple(_device(device, redactor) for device in summary.devices),
+        devices=tuple(
+            _device(device, busy, redactor)
+            for device, busy in zip_longest(summary.devices, summary.busy_over_time[: len(summary.devices)])
+        ),
         devices_total=summary.devices_total,
         steps=summary.steps,
         phases=tuple(
@@ -103,6 +111,24 @@ def _trace(number: int, summary: TraceSummary, redactor: Redactor) -> TraceRepor
             )
             for one in summary.memory
         ),
+        message_sizes=tuple(
+            TraceMessageSize(
+                on_device=one.on_device,
+                up_to_bytes=one.up_to_bytes,
+                size_known=one.size_known,
+                events=one.events,
+                raw_sum_ns=one.raw_sum_ns,
+                bytes=one.bytes,
+            )
+            for one in summary.message_sizes
+        ),
+        graphs=TraceGraphs(
+            launches=summary.graphs.launches,
+            recorded=summary.graphs.recorded,
+            coverage_ratio=summary.graphs.coverage_ratio,
+        )
+        if summary.graphs is not None
+        else None,
     )
 
 
@@ -145,6 +171,7 @@ def _data(summary: TraceSummary, redactor: Redactor) -> TraceData:
             for one in summary.categories
         ),
         notes=tuple(redactor.text("sentence", sentence) for sentence in summary.quality),
+        device_work=summary.device_work,
     )
 
 
@@ -172,7 +199,7 @@ def _fault(fault: Fault, redactor: Redactor) -> TraceFault:
     )
 
 
-def _device(device: DeviceTime, redactor: Redactor) -> TraceDevice:
+def _device(device: DeviceTime, busy: BusyOverTime | None, redactor: Redactor) -> TraceDevice:
     def ratio(part_ns: int | None) -> float | None:
         return None if part_ns is None or device.window_ns <= 0 else part_ns / device.window_ns
 
@@ -200,6 +227,7 @@ def _device(device: DeviceTime, redactor: Redactor) -> TraceDevice:
         overlap_reason=redactor.optional("sentence", device.overlap_reason),
         raw_sum_ns=device.raw_sum_ns,
         overlong=device.overlong,
+        busy_over_time=None if busy is None else TraceBusy(bucket_ns=busy.bucket_ns, ratios=busy.ratios),
     )
 
 

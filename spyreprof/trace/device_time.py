@@ -4,8 +4,8 @@ The window of a device lasts from the start of its first work to the end of its 
 idle time of the device. Busy is the time in which at least one stream works. Communication and copies are exposed where
 nothing hides them: communication where nothing computes, copies where nothing computes or communicates, so that
 computing + exposed communication + exposed copies = busy. Only where copies carry the host's stamps, or may, is all of
-their time exposed, whatever they seem to overlap with, and busy may be less than that sum. A sum of durations counts what
-runs side by side several times; it is called a raw sum and never time.
+their time exposed, whatever they seem to overlap with, and busy may be less than that sum. A sum of durations counts
+what runs side by side several times; it is called a raw sum and never time.
 """
 
 from __future__ import annotations

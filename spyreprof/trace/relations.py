@@ -30,6 +30,7 @@ class Relations:
         ambiguous_ids: flow and correlation ids that device work has and several launches too.
         operators_by_id, operators_by_flow, operators_by_time: how the operators were found.
         unmatched_launches: launches that no device work is linked to.
+        told: whether device work bears anything by which it could be linked: an id, or an arrow's end.
     """
 
     launch: Integers
@@ -43,6 +44,7 @@ class Relations:
     operators_by_flow: int
     operators_by_time: int
     unmatched_launches: int
+    told: bool
 
 
 def relate(table: EventTable, found: Roles) -> Relations:
@@ -76,6 +78,11 @@ def relate(table: EventTable, found: Roles) -> Relations:
         operators_by_flow=how[1],
         operators_by_time=how[2],
         unmatched_launches=int((found.has(*LAUNCHES) & ~matched).sum()),
+        told=bool(
+            (table.correlation[work] != MISSING).any()
+            or (table.external_id[work] != MISSING).any()
+            or (table.has_category(*found.dialect.launch_flows) & table.has_phase("f")).any()
+        ),
     )
 
 

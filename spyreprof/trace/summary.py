@@ -9,15 +9,16 @@ import msgspec
 import numpy as np
 
 from spyreprof.trace.annotations import StepPhase
-from spyreprof.trace.collectives import BACKENDS, OPERATIONS, collectives
+from spyreprof.trace.collectives import BACKENDS, OPERATIONS, SIZE_CLASS_ENDS_BYTES, Collectives, collectives
 from spyreprof.trace.counter_faults import CounterClock
-from spyreprof.trace.device_time import DeviceTime, busy_by_key, device_times
+from spyreprof.trace.device_time import MAX_DEVICES, DeviceTime, busy_by_key, device_times
 from spyreprof.trace.faults import Examined, Fault, examine
 from spyreprof.trace.nesting import host_spans, self_times
 from spyreprof.trace.ranks import RankOfTrace, ranks_of
 from spyreprof.trace.roles import Role
 from spyreprof.trace.steps import steps_of_device
 from spyreprof.trace.table import MISSING, EventTable, Flags, Identity, Integers
+from spyreprof.trace.timeline import BusyOverTime, busy_over_time
 
 TOP = 20
 MAX_NAME = 512
@@ -90,11 +91,30 @@ class CollectiveTime(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int | None
 
 
+class MessageSize(msgspec.Struct, frozen=True, kw_only=True):
+    """The collectives of one class of message size, on the device or on the host; waits for one do not count.
+
+    Attributes:
+        up_to_bytes: the largest message of the class; None for the class without an end, and where sizes are unknown.
+        size_known: whether the trace tells how large these messages are.
+        raw_sum_ns: as in `CollectiveTime`.
+        bytes: of all its messages; None where sizes are unknown.
+    """
+
+    on_device: bool
+    up_to_bytes: int | None
+    size_known: bool
+    events: int
+    raw_sum_ns: int
+    bytes: int | None
+
+
 class Graphs(msgspec.Struct, frozen=True):
-    """Launches of recorded graphs, and of how many the trace shows device work."""
+    """Launches of recorded graphs, and of how many the trace shows device work, as a number and as a share."""
 
     launches: int
     recorded: int
+    coverage_ratio: float | None = None
 
 
 class MemoryPeak(msgspec.Struct, frozen=True):
@@ -117,6 +137,10 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
         devices: empty without device work; `devices_reason` says why.
         phases: empty without steps; `phases_reason` says why.
         counters: clock of the device's own counters; None where it has none.
+        links: None without device work, and where it bears nothing by which a launch could be told.
+        device_work: pieces of it; None in summaries of earlier versions.
+        message_sizes: small messages first, unknown sizes last, those of the device before those of the host.
+        busy_over_time: of each of `devices`.
     """
 
     quality: tuple[str, ...]
@@ -149,6 +173,9 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
     links: Links | None
     memory: tuple[MemoryPeak, ...]
     counters: CounterClock | None
+    message_sizes: tuple[MessageSize, ...] = ()
+    busy_over_time: tuple[BusyOverTime, ...] = ()
+    device_work: int | None = None
 
 
 def summarise(table: EventTable) -> TraceSummary:
@@ -162,6 +189,7 @@ def summary_of(trace: Examined) -> TraceSummary:
     rank = ranks_of([table.metadata])
     start_ns, end_ns = _span(trace)
     graphs = trace.evidence.graphs
+    found = collectives(table, trace.found)
     return TraceSummary(
         quality=table.quality.sentences(),
         faults=health.faults,
@@ -188,11 +216,14 @@ def summary_of(trace: Examined) -> TraceSummary:
         phases_reason=health.reason("steps"),
         kernels=_kernels(trace),
         operators=_operators(trace),
-        collectives=_collectives(trace),
-        graphs=Graphs(len(graphs.row), graphs.recorded) if len(graphs.row) else None,
+        collectives=_collectives(trace, found),
+        graphs=Graphs(len(graphs.row), graphs.recorded, graphs.coverage_ratio) if len(graphs.row) else None,
         links=_links(trace),
+        device_work=int(trace.found.device_work.sum()),
         memory=_memory(table),
         counters=trace.counters,
+        message_sizes=_message_sizes(trace, found),
+        busy_over_time=busy_over_time(spans, MAX_DEVICES),
     )
 
 
@@ -279,8 +310,7 @@ def _phases(trace: Examined) -> tuple[PhaseTime, ...]:
     )
 
 
-def _collectives(trace: Examined) -> tuple[CollectiveTime, ...]:
-    found = collectives(trace.table, trace.found)
+def _collectives(trace: Examined, found: Collectives) -> tuple[CollectiveTime, ...]:
     if not len(found.row):
         return ()
     key = (found.operation.astype(np.int64) * len(BACKENDS) + found.backend) * 2 + found.on_device
@@ -301,9 +331,30 @@ def _collectives(trace: Examined) -> tuple[CollectiveTime, ...]:
     return tuple(sorted(result, key=lambda item: -item.raw_sum_ns)[:TOP])
 
 
+def _message_sizes(trace: Examined, found: Collectives) -> tuple[MessageSize, ...]:
+    moves = found.operation != OPERATIONS.index("wait")
+    size_class = found.size_class()
+    result = []
+    for on_device in (True, False):
+        for one in (*range(len(SIZE_CLASS_ENDS_BYTES) + 1), MISSING):
+            own: Flags = moves & (found.on_device == on_device) & (size_class == one)
+            if own.any():
+                result.append(
+                    MessageSize(
+                        on_device=on_device,
+                        up_to_bytes=SIZE_CLASS_ENDS_BYTES[one] if 0 <= one < len(SIZE_CLASS_ENDS_BYTES) else None,
+                        size_known=one != MISSING,
+                        events=int(own.sum()),
+                        raw_sum_ns=int(np.maximum(trace.table.dur_ns[found.row[own]], 0).sum()),
+                        bytes=int(found.bytes[own].sum()) if one != MISSING else None,
+                    )
+                )
+    return tuple(result)
+
+
 def _links(trace: Examined) -> Links | None:
     relations = trace.relations
-    if not trace.found.device_work.any():
+    if not trace.found.device_work.any() or not relations.told:
         return None
     return Links(
         by_flow=relations.linked_by_flow,

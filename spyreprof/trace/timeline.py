@@ -2,13 +2,40 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from spyreprof.trace.device_work import DeviceSpans
 from spyreprof.trace.table import Integers
 
 # A bucket is a power of ten of nanoseconds, so that people can read the axis.
 MAX_BUCKETS = 100
+
+
+class BusyOverTime(msgspec.Struct, frozen=True, kw_only=True):
+    """How busy one device was in each bucket of its window, which `DeviceTime` tells.
+
+    Attributes:
+        bucket_ns: length of a bucket, a power of ten; the last one also takes what is left.
+        ratios: by bucket, at most `MAX_BUCKETS`; None for a bucket of no length.
+    """
+
+    bucket_ns: int
+    ratios: tuple[float | None, ...]
+
+
+def busy_over_time(spans: DeviceSpans, most: int) -> tuple[BusyOverTime, ...]:
+    """The busy share of each device over its window, for the first devices in the order of `device_times`."""
+    found = []
+    for device in np.unique(spans.device)[:most].tolist():
+        chosen = spans.device == device
+        start, end = spans.start_ns[chosen], spans.clipped_end_ns[chosen]
+        edges = bucket_edges(int(start.min()), int(end.max()))
+        ratios = busy_ratios(start, np.maximum(end - start, 0), edges)
+        known = tuple(None if np.isnan(ratio) else min(ratio, 1.0) for ratio in ratios.tolist())
+        found.append(BusyOverTime(bucket_ns=int(edges[1] - edges[0]), ratios=known))
+    return tuple(found)
 
 
 def bucket_edges(start_ns: int, end_ns: int) -> Integers:

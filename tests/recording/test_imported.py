@@ -104,6 +104,15 @@ def test_a_device_that_was_asked_for_and_is_not_there_is_not_the_cpu(tmp_path: P
     assert "ProfilerActivity" in open_question.obtain
 
 
+def test_a_cut_file_without_a_device_leaves_open_where_the_program_computed(tmp_path: Path) -> None:
+    whole = json.dumps(engine().build()).encode()
+    (tmp_path / "cut.json").write_bytes(whole[:-40])
+    assert imported(tmp_path, tmp_path / "cut.json").analysis_inputs().device_kind is None
+    (tmp_path / "second").mkdir()
+    (tmp_path / "whole.json").write_bytes(whole)
+    assert imported(tmp_path / "second", tmp_path / "whole.json").analysis_inputs().device_kind == "cpu"
+
+
 @pytest.mark.parametrize("trace", [engine(), on_device()], ids=["cpu", "device"])
 def test_no_trace_alone_gets_a_verdict(tmp_path: Path, trace: TraceBuilder) -> None:
     verdict = verdict_of(imported(tmp_path, write(tmp_path / "trace.json", trace)))

@@ -303,3 +303,28 @@ def test_without_all_long_lists_are_cut_and_say_so() -> None:
     assert "8 more traces: --all" in short
     assert "4 more devices: --all" in short
     assert "trace 12, rank 11" in full
+
+
+def test_that_no_launch_is_told_is_unknown_and_not_none_of_it() -> None:
+    older = [
+        {"ph": "B", "name": "add Cmpt Exec", "pid": 0, "tid": 7, "ts": 1},
+        {"ph": "E", "name": "add Cmpt Exec", "pid": 0, "tid": 7, "ts": 5},
+    ]
+    report = report_on(summary(older))
+    assert (report.traces[0].data.links, report.traces[0].data.device_work) == (None, 1)
+    drawn = " ".join(render(report, 80).split())
+    assert "pieces of device work: 1 (which launch each belongs to is unknown)" in drawn
+    assert "0.0 % of it linked" not in drawn
+    bare = [span("gemm", "kernel", 1, 5)]
+    assert report_on(summary(bare)).traces[0].data.links is None
+    lost = report_on(summary([span("gemm", "kernel", 1, 5, correlation=3)])).traces[0].data.links
+    assert lost is not None and lost.unlinked == 1
+
+
+def test_a_cut_file_of_operators_alone_is_not_said_to_be_of_the_cpu() -> None:
+    drawn = " ".join(render(report_on(cut_short()), 80).split())
+    assert "trace 1 (CUDA)" in drawn
+    whole = json.dumps({"traceEvents": [span("aten::mm", "cpu_op", n, n + 1) for n in range(9)]}).encode()
+    cut = " ".join(render(report_on(summarise(read_bytes(whole[:-30], "t"))), 80).split())
+    assert "trace 1 (PyTorch, no device named)" in cut
+    assert "of the CPU" not in cut
