@@ -146,7 +146,8 @@ class _Made:
             r.arrival_ns, r.scheduled_ns, r.first_token_ns, r.end_ns = (
                 late(time_ns) for time_ns in (r.arrival_ns, r.scheduled_ns, r.first_token_ns, r.end_ns)
             )
-            self.requests.append(_logged(r) | _reasoning(r, facts.get("reasoning_ratio")))
+            marked = {"source": "agent", "queue_ns": r.scheduled_ns - r.arrival_ns} if facts.get("marked") else {}
+            self.requests.append(_logged(r) | marked | _reasoning(r, facts.get("reasoning_ratio")))
         if facts.get("metrics", True):
             run.gauges = [(late(time_ns), *values) for time_ns, *values in run.gauges]
             run.preempted_ns = [late(time_ns) for time_ns in run.preempted_ns]
@@ -279,7 +280,7 @@ def _engine(facts: Row) -> Engine:
              "per_context_token_us": ("per_context_token_ns", US)}  # fmt: skip
     known = {name: facts[name] for name in whole if name in facts}
     known |= {to: int(facts[name] * unit) for name, (to, unit) in units.items() if name in facts}
-    beside = {"load", "slow_first", "reasoning_ratio", "metrics", "without", "rank"}
+    beside = {"load", "slow_first", "reasoning_ratio", "metrics", "without", "rank", "marked"}
     if unknown := set(facts) - whole - set(units) - beside:
         raise ValueError(f"the engine has no {', '.join(sorted(unknown))}")
     return Engine(**known)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from case_inputs import Case, cases, inputs_of
 
-from spyreprof.findings import Advice, Diagnosis
+from spyreprof.findings import Advice, Diagnosis, Finding, Verdict
 from spyreprof.registry import diagnose
 
 CASES = cases()
@@ -19,6 +19,7 @@ KNOWN = {
     "class", "never_class", "secondary", "findings", "never_findings", "advise", "never_advise", "missing",
     "max_confidence", "max_severity", "says", "never_says",
 }  # fmt: skip
+DIRECTIONS = ("up", "down", "on", "off")
 CONFIDENCES = ("low", "medium", "high")
 SEVERITIES = ("info", "low", "medium", "high")
 
@@ -35,8 +36,10 @@ def direction(advice: Advice) -> str:
 
 
 def given(found: Diagnosis, wanted: str) -> list[Advice]:
-    """Advice on a setting; `wanted` is `setting` or `setting direction`, where the setting is part of its name."""
-    setting, _, to = wanted.partition(" ")
+    """Advice on a setting; `wanted` is a pattern of its name or of the advice's id, and may end in a direction."""
+    setting, _, to = wanted.rpartition(" ")
+    if to not in DIRECTIONS:
+        setting, to = wanted, ""
     advice = [one for finding in found.findings for one in finding.advice]
     named = [one for one in advice if re.search(setting, f"{one.setting} {one.id}", re.IGNORECASE)]
     return [one for one in named if to in ("", direction(one))]
@@ -111,6 +114,61 @@ def test_a_case_tells_its_situation_and_a_symptom_beside_it_and_expects_only_wha
     assert "\n# Beside it: " in case.text
     assert set(case.facts["expect"]) <= KNOWN
     assert {"class", "never_class", "max_severity"} & set(case.facts["expect"])
+
+
+def advice_on(setting: str, from_: int | str, to: int | str) -> Advice:
+    return Advice(
+        id=setting.replace(" ", "_"), setting=setting, from_=from_, to=to, from_origin="measured", expected=(), pays=(),
+        preconditions=(), test_arguments="", refuted_if="",
+    )  # fmt: skip
+
+
+def diagnosis_with(advice: Advice) -> Diagnosis:
+    finding = Finding(
+        id="SPY-KVC-001", rule_version=1, severity="high", title="", text="", phase=None, share=None, evidence=(),
+        against=(), advice=(advice,),
+    )  # fmt: skip
+    verdict = Verdict(primary="queue_bound", confidence="high", secondary=(), headline="", reason="", witnesses=())
+    return Diagnosis(
+        window=None, time_budget=None, phases=(), latencies=(), verdict=verdict, findings=(finding,), not_judged=(),
+        evidence=(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wanted", "advice", "is_given"),
+    [
+        ("KV cache", advice_on("KV cache blocks", 100, 200), True),
+        ("max_num_seqs", advice_on("max_num_seqs", 4, 8), True),
+        ("max_num_seqs up", advice_on("max_num_seqs", 4, 8), True),
+        ("max_num_seqs up", advice_on("max_num_seqs", 8, 4), False),
+        ("max_num_seqs down", advice_on("max_num_seqs", 8, 4), True),
+        ("async_scheduling on", advice_on("async_scheduling", "off", "on"), True),
+        ("rout|balanc", advice_on("KV cache blocks", 100, 200), False),
+    ],
+)
+def test_advice_is_known_by_its_setting_and_its_direction(wanted: str, advice: Advice, is_given: bool) -> None:
+    assert bool(given(diagnosis_with(advice), wanted)) is is_given
+
+
+@pytest.mark.parametrize(
+    "expect",
+    [
+        {"class": "host_bound"},
+        {"never_class": ["queue_bound"]},
+        {"secondary": ["load_limited"]},
+        {"findings": ["SPY-QUE-001"]},
+        {"never_findings": ["SPY-KVC"]},
+        {"advise": ["max_num_seqs up"]},
+        {"never_advise": ["KV cache"]},
+        {"max_confidence": "medium"},
+        {"max_severity": "low"},
+        {"says": ["1568"]},
+    ],
+)
+def test_an_expectation_that_is_not_met_fails(expect: dict[str, Any]) -> None:
+    with pytest.raises(AssertionError):
+        check(diagnosis_with(advice_on("KV cache blocks", 100, 200)), expect)
 
 
 def test_the_names_of_cases_are_what_happens() -> None:
