@@ -42,13 +42,15 @@ def arbitrate(findings: Sequence[Finding], primary: BoundClass, rules: RuleBook)
         finding = findings[place]
         accepted, refused = [], []
         for advice in finding.advice:
+            if any(advice == settled and of.id == finding.id for settled, of in kept):
+                continue  # a rule that speaks of several phases advises once
             why = _refused(advice, finding, findings, kept, primary, rules)
             if why is None:
                 accepted.append(advice)
                 kept.append((advice, finding))
             else:
                 refused.append(f"advice on {advice.setting} is held back: {why}")
-        decided[place] = _with(finding, accepted, refused) if refused else finding
+        decided[place] = _with(finding, accepted, refused)
     return tuple(decided[place] for place in range(len(findings)))
 
 
@@ -57,7 +59,9 @@ def _place(finding: Finding, rules: RuleBook) -> int:
 
 
 def _with(finding: Finding, accepted: list[Advice], refused: list[str]) -> Finding:
-    against = tuple(said for said in finding.against if said != NOTHING_AGAINST)
+    if len(accepted) == len(finding.advice):
+        return finding
+    against = tuple(said for said in finding.against if said != NOTHING_AGAINST or not refused)
     return msgspec.structs.replace(
         finding, advice=tuple(accepted), against=(*against, *(said for said in refused if said not in against))
     )

@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from spyreprof_analyzers.communication import Communication
     from spyreprof_analyzers.compilation import Compilation
     from spyreprof_analyzers.engine_steps import EngineSteps
+    from spyreprof_analyzers.front_end import FrontEnd
     from spyreprof_analyzers.host_stacks import ProcessStacks
     from spyreprof_analyzers.interference import Interference
     from spyreprof_analyzers.kv_pressure import Preemptions
     from spyreprof_analyzers.named_phases import NamedPart
+    from spyreprof_analyzers.processes import ProcessUse
     from spyreprof_analyzers.reasoning import Reasoning
     from spyreprof_analyzers.request_log import RequestLog, RequestTimes
     from spyreprof_analyzers.scheduler import Admission
@@ -106,6 +108,9 @@ class Facts:
     device_kind: str | None
     communication: Communication | None = None
     named_parts: tuple[NamedPart, ...] = ()
+    processes: tuple[ProcessUse, ...] = ()
+    engine_pid: int | None = None
+    front_end: FrontEnd | None = None
 
     @property
     def weight_floor_ratio(self) -> float | None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from spyreprof.findings import NotJudged, Verdict
 from spyreprof.units import format_share
 from spyreprof_analyzers.confidence import confidence_in
+from spyreprof_analyzers.front_end import front_end_binds
+from spyreprof_analyzers.host_gaps import gaps_are_the_hosts
 from spyreprof_analyzers.interconnect import transfer_share
 from spyreprof_analyzers.witnesses import (
     blocked_class,
@@ -130,6 +132,8 @@ def _primary(facts: Facts, rules: RuleBook) -> tuple[BoundClass, str]:
         if 2 * facts.compilation.beside_share > facts.shares.compile:
             return "undetermined", "something was compiled for most of the window, but steps ran on beside it"
         return "compile_bound", "compilation is the largest share of the window"
+    if largest == "front_end" and front_end_binds(facts.front_end, rules):
+        return "host_bound", "clients waited while the engine was idle, behind a process at the limit of one core"
     if largest in _WITHOUT_A_CLASS:
         return "undetermined", _WITHOUT_A_CLASS[largest]
     side = larger_side(facts)
@@ -138,9 +142,11 @@ def _primary(facts: Facts, rules: RuleBook) -> tuple[BoundClass, str]:
     if blocked is not None and (recompute_binds(facts, rules) or _may_grow(bound, rules)):
         return blocked, _BLOCKED[blocked] if not recompute_binds(facts, rules) else _PREEMPTED
     if largest == "scheduler_gap":
-        if facts.device_kind != "cpu":
+        why = gaps_are_the_hosts(facts, rules)
+        if why is None:
             return "undetermined", "between the host's spans of two steps the device may still work on the first"
-        return "host_bound", "time between steps with work in flight is the largest share of the window"
+        reason = "time between steps with work in flight is the largest share of the window"
+        return "host_bound", reason if facts.device_kind == "cpu" else f"{reason}; {why}"
     said = bound_class(side, bound.resource)
     if said not in ("host_bound", "interconnect_bound") and host_binds(facts, rules):
         share = format_share(facts.host_share)
