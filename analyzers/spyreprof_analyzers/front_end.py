@@ -86,7 +86,7 @@ def _least(rules: RuleBook) -> float:
 
 
 def outside_of_the_engine(context: Context) -> Finding | None:
-    """Requests spend much of the time to their first token before the engine knows of them, or after it has answered."""
+    """Requests spend much of the time to their first token before the engine knows of them, or after it answered."""
     facts, rule, seen = context.facts, context.rules["SPY-HST-004"], context.facts.front_end
     if seen is None or seen.outside_share < rule.threshold("min_outside_share"):
         return None
@@ -154,7 +154,7 @@ def front_end_advice(settings: EngineSettings) -> tuple[Advice, ...]:
             from_=servers if servers is not None else 1,
             to=2 * (servers or 1),
             from_origin="measured" if servers is not None else "assumed",
-            expected=(ExpectedChange(metric="TTFT", direction="down", note="each process takes a part of the requests"),),
+            expected=(ExpectedChange(metric="TTFT", direction="down", note="each process takes some of the requests"),),
             pays=(
                 ExpectedChange(metric="host cores in use", direction="up", note="one more core for each process"),
                 ExpectedChange(metric="metrics in the log", direction="down", note="the periodic log line is off then"),
@@ -172,8 +172,8 @@ def front_end_advice(settings: EngineSettings) -> tuple[Advice, ...]:
                 from_=1,
                 to=_STREAM_INTERVAL,
                 from_origin="measured",
-                expected=(ExpectedChange(metric="host work per token", direction="down", note="one message for several"),),
-                pays=(ExpectedChange(metric="gaps that a client sees", direction="up", note="tokens arrive in groups"),),
+                expected=(ExpectedChange(metric="host work per token", direction="down", note="fewer messages"),),
+                pays=(ExpectedChange(metric="gaps that a client sees", direction="up", note="tokens come in groups"),),
                 preconditions=("clients stream, and take tokens in groups",),
                 test_arguments=f"--stream-interval {_STREAM_INTERVAL}",
                 refuted_if="the process in front of the engine uses as much of its core as before",

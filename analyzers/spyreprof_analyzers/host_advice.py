@@ -101,7 +101,7 @@ def _grammar() -> Advice:
                 metric=_TOKENS_UP, direction="up", note="allowed tokens are computed on the host for each request"
             ),
         ),
-        pays=(ExpectedChange(metric="features of grammars", direction="down", note="backends differ in what they take"),),
+        pays=(ExpectedChange(metric="features of grammars", direction="down", note="backends take different ones"),),
         preconditions=(
             "another backend is in use now, and the same load is much faster without structured output",
         ),
