@@ -75,8 +75,8 @@ _REMEDIES = {
     InputKind.OTHER_FOLDER: "Name the folder that `spyreprof record` made, or the files themselves.",
 }
 _USEFUL = (
-    "Give a recording, a packed recording, a report.json, a trace (Chrome trace-event JSON), or call stacks (speedscope, "
-    "collapsed)."
+    "Give a recording, a packed recording, a report.json, a trace (Chrome trace-event JSON), or call stacks "
+    "(speedscope, collapsed)."
 )
 
 

@@ -31,6 +31,7 @@ from spyreprof.report.model import (
 )
 from spyreprof.report.profiler_windows import profiler_windows
 from spyreprof.report.redact import Kind, RedactedCommand, Redactor, own_words
+from spyreprof.report.stack_files import stack_inputs, stack_reports
 from spyreprof.report.throughput import throughput
 from spyreprof.report.traces import trace_inputs, trace_ranks, trace_reports
 from spyreprof.report.writer import seal
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from spyreprof.findings import Diagnosis, SteadyWindow
+    from spyreprof.recording.imported_stacks import StackFileSummary
     from spyreprof.recording.manifest import Manifest
     from spyreprof.recording.schema import AnalysisInputs, EngineSettings
     from spyreprof.recording.windows import Window
@@ -93,6 +95,9 @@ class Recorded(Protocol):
     @property
     def trace_summaries(self) -> Sequence[TraceSummary]: ...  # noqa: D102
 
+    @property
+    def stack_files(self) -> Sequence[StackFileSummary]: ...  # noqa: D102
+
 
 def build_report(
     recording: Recorded, diagnosis: Diagnosis, inputs: AnalysisInputs, redactor: Redactor | None = None
@@ -127,7 +132,7 @@ def build_report(
             report_id="",
             run=run,
             conditions=conditions,
-            inputs=(read, *trace_inputs(summaries)),
+            inputs=(read, *trace_inputs(summaries), *stack_inputs(recording.stack_files)),
             quality=quality,
             redaction=redactor.summary(),
             window=diagnosis.window,
@@ -144,6 +149,7 @@ def build_report(
             settings=_settings(inputs.settings, redactor),
             traces=traces,
             trace_ranks=ranks,
+            stack_files=stack_reports(recording.stack_files, redactor),
         )
     )
 
@@ -157,7 +163,7 @@ def _run(manifest: Manifest, command: RedactedCommand | None, redactor: Redactor
         started=_utc(manifest.created_epoch_ns),
         duration_s=duration_s,
         exit=Exit(code=manifest.exit.code, signal=manifest.exit.signal) if manifest.exit else None,
-        finished=manifest.ended_ns is not None,
+        finished=manifest.finished,
         command_redacted=command.text if command else None,
         command_complete=command.complete if command else False,
         repeat=Repeat(k=manifest.repeat.k, of=manifest.repeat.of) if manifest.repeat else None,
@@ -272,7 +278,8 @@ def _quality(recording: Recorded, inputs: AnalysisInputs, diagnosis: Diagnosis, 
         ),
         coverage=Coverage(
             # From the processes' own rows: the manifest lists none when the recorder was killed.
-            processes=len(recording.processes),
+            # Stacks alone do not tell of how many processes they are.
+            processes=None if manifest.imported is not None and not recording.processes else len(recording.processes),
             processes_closed=sum(process.closed for process in recording.processes.values()),
             steps=len(inputs.steps),
             profiled_steps=len(inputs.profiled_steps),

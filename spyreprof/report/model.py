@@ -3,7 +3,7 @@
 The JSON is this model, field for field. Names that scripts rely on: `schema_version`, `verdict.primary`,
 `verdict.confidence`, `verdict.secondary`, `quality`, `time_budget`, `phases`,
 `findings[].advice[].setting/from/to`, `not_judged`, `evidence`, `traces[].data`, `traces[].faults[].kind`,
-`traces[].devices`. Units stand in names, ratios run from 0 to 1,
+`traces[].devices`, `stack_files[].profiles`. Units stand in names, ratios run from 0 to 1,
 absent is None and never 0.
 
 Fields of type `Public` hold text that came from outside and was let through by `spyreprof.report.redact`, the
@@ -30,6 +30,7 @@ from spyreprof.findings import (
     Verdict,
 )
 from spyreprof.report.public import Public as Public  # noqa: PLC0414 - part of the model for all who import it
+from spyreprof.report.stack_model import StackFileReport
 from spyreprof.report.trace_model import TraceRanks, TraceReport
 
 SCHEMA_VERSION = 1
@@ -114,7 +115,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
 class Input(msgspec.Struct, frozen=True, kw_only=True):
     """One input and how much of it was read. A count that does not apply is left out of `counts`."""
 
-    kind: Literal["recording", "torch_trace", "metrics", "request_log", "benchmark"]
+    kind: Literal["recording", "torch_trace", "stacks", "metrics", "request_log", "benchmark"]
     counts: dict[Public, int]
 
 
@@ -358,3 +359,5 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     # Empty, and None, unless traces of a profiler were read.
     traces: tuple[TraceReport, ...] = ()
     trace_ranks: TraceRanks | None = None
+    # Empty unless files of call stacks were read.
+    stack_files: tuple[StackFileReport, ...] = ()

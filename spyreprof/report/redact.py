@@ -40,6 +40,12 @@ Kind = Literal[
 _EDGE_PUNCTUATION = "([{\"'`<)]}>.,;:!?"
 # At most nine digits: longer numbers may be accounts, cards or telephone numbers.
 _NUMBER = re.compile(r"[-+~]?\d{1,9}(,\d{3})*(\.\d{1,6}){0,2}(%|[a-z]{1,3}(/s)?)?")
+# What the recorder writes in the place of a secret: two such places need not have held the same.
+_REMOVED_BY_RECORDER = "[redacted]"
+_PSEUDONYM = re.compile(
+    r"(?<![\w-])(accelerator|address|category|device|dtype|file|folder|function|kernel|machine|model|module|name|operator"
+    r"|option|package|path|processor|program|quantisation|run-id|script|url|value|version)-\d+(?![\w-])"
+)
 _LOOPBACK = re.compile(r"(https?://)?(127\.0\.0\.1|localhost)(:\d{1,5})?(/metrics)?")
 
 
@@ -53,6 +59,11 @@ def vocabulary() -> frozenset[str]:
 def own_words(text: str) -> Public:
     """Declare that a text was written by spyreprof and holds nothing from outside but numbers."""
     return Public(visible(text))
+
+
+def holds_pseudonym(text: Public) -> bool:
+    """Whether part of a text was withheld: it then means something within its own report alone."""
+    return _PSEUDONYM.search(text) is not None
 
 
 class RedactedCommand:
@@ -72,7 +83,10 @@ class RedactedCommand:
 
 
 class Redactor:
-    """Lets text through or replaces it, and counts what it replaced. One per report."""
+    """Lets text through or replaces it, and counts what it replaced.
+
+    One per report: the same pseudonym in two reports means nothing. Only reports that are to be compared share one.
+    """
 
     def __init__(self) -> None:
         self._pseudonyms: dict[tuple[str, str], Public] = {}
@@ -109,6 +123,14 @@ class Redactor:
             return Public(f"{function} ({file.removeprefix('<stdlib>/')})")
         where = self._pseudonym("file", file)
         return Public(f"{self._pseudonym('function', f'{file}:{function}')} ({where})")
+
+    def stack_frame(self, function: str, file: str | None) -> Public:
+        """A function of a foreign stack: as `frame`; without a file it may be an operator of a published library."""
+        if file is not None:
+            return self.frame(function, file)
+        if allowed_names.is_public_name(function):
+            return Public(function)
+        return self._pseudonym("function", function)
 
     def event_name(self, kind: Literal["kernel", "operator", "category"], value: str) -> Public:
         """The name of an event of a trace: whole, in pieces where only some of them are public, or a pseudonym."""
@@ -161,7 +183,8 @@ class Redactor:
         if known is None:
             self._removed[kind] = self._removed.get(kind, 0) + 1
             known = Public(f"{kind.replace('_', '-')}-{self._removed[kind]}")
-            self._pseudonyms[kind, value] = known
+            if _REMOVED_BY_RECORDER not in value:
+                self._pseudonyms[kind, value] = known
         return known
 
 

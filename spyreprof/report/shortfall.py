@@ -43,6 +43,7 @@ def shortfalls(report: Report) -> tuple[str, ...]:
         if run.state in {"cut_off", "unreadable"} and not run.shown
     )
     lacking.extend(_of_traces(report))
+    lacking.extend(_of_stacks(report))
     if report.verdict.primary == "undetermined":
         lacking.append(f"The verdict is undetermined: {report.verdict.reason}")
     return tuple(lacking)
@@ -61,3 +62,12 @@ def _of_traces(report: Report) -> Iterator[str]:
     ranks = report.trace_ranks
     if ranks is not None and ranks.missing_count:
         yield f"{ranks.missing_count:,} of {ranks.world_size or 0:,} ranks have no trace."
+
+
+def _of_stacks(report: Report) -> Iterator[str]:
+    for file in report.stack_files:
+        if any(profile.truncated for profile in file.profiles):
+            yield f"File {file.file} of stacks is cut short."
+        dropped = sum(part.samples for part in file.dropped)
+        if dropped:
+            yield f"File {file.file} of stacks holds {dropped:,} samples that could not be used."

@@ -20,7 +20,8 @@ from spyreprof.report.model import Coverage, Report, Run, Spread
 from spyreprof.report.page import Column, Page
 from spyreprof.report.profiler_windows import in_words
 from spyreprof.report.terminal_findings import deciding_finding, draw_findings
-from spyreprof.report.terminal_rates import draw_repeats, draw_throughput
+from spyreprof.report.terminal_rates import draw_latencies, draw_repeats, draw_throughput, percentile
+from spyreprof.report.terminal_stacks import draw_stack_data, draw_stacks
 from spyreprof.report.terminal_traces import draw_data, draw_device_time
 from spyreprof.units import format_bytes, format_seconds, format_share
 
@@ -56,15 +57,17 @@ def render(
     """
     page = Page(width, ascii_only)
     draw_data(page, report, show_all)
+    draw_stack_data(page, report, show_all)
     _conditions(page, report)
     _quality(page, report, show_all)
     _window(page, report)
     _verdict(page, report, show_all)
     draw_device_time(page, report, show_all)
+    draw_stacks(page, report, show_all)
     _time_budget(page, report)
     _phases(page, report, show_all)
     draw_throughput(page, report)
-    _latencies(page, report)
+    draw_latencies(page, report)
     draw_repeats(page, report, show_all)
     draw_findings(page, report, show_all)
     _not_judged(page, report, show_all)
@@ -202,6 +205,8 @@ def _unsteady(report: Report) -> str:
     """Why there is no window."""
     if report.traces:
         return "traces do not show the load, which alone could be steady"
+    if report.stack_files:
+        return "stacks show no engine steps"
     return "none was found among the engine steps" if report.quality.coverage.steps else "no engine step was seen"
 
 
@@ -320,14 +325,9 @@ def _phase_row(phase: PhaseReport) -> list[str]:
         format_share(phase.share),
         UNKNOWN if phase.batch_mean is None else count(phase.batch_mean),
         spell(phase.step_time_p50_ns, "ns"),
-        _percentile(phase.step_time_p99_ns, "ns"),
+        percentile(phase.step_time_p99_ns, "ns"),
         phase.bound.replace("_", " "),
     ]
-
-
-def _percentile(value: float | None, unit: str) -> str:
-    """A percentile is missing for one reason alone."""
-    return "too few" if value is None else spell(value, unit)
 
 
 def _slope(page: Page, phase: PhaseReport) -> None:
@@ -342,30 +342,6 @@ def _slope(page: Page, phase: PhaseReport) -> None:
             if term.low is not None and term.high is not None:
                 text += f" [{spell(term.low, 'ns')} to {spell(term.high, 'ns')}]"
         page.labelled("slope test", f"{text} (n={slope.n_steps:,})", indent=2, label_width=11)
-
-
-def _latencies(page: Page, report: Report) -> None:
-    if not report.latencies:
-        return
-    page.blank()
-    page.paragraph("Latencies", style="bold")
-    columns = [Column("latency", numeric=False), Column("n"), Column("mean"), Column("p50"), Column("p90")]
-    columns += [Column("p99"), Column("source", numeric=False)]
-    rows = [
-        [
-            latency.metric,
-            f"{latency.n:,}",
-            *(_percentile(value, "s") for value in (latency.mean_s, latency.p50_s, latency.p90_s, latency.p99_s)),
-            latency.source,
-        ]
-        for latency in report.latencies
-    ]
-    page.table(columns, rows, indent=2)
-    for latency in report.latencies:
-        if latency.target_p99_s is not None:
-            met = {True: "met", False: "not met", None: "not judged"}[latency.target_met]
-            target = f"{latency.metric} p99 at most {spell(latency.target_p99_s, 's')}: {met}"
-            page.labelled("target", target, indent=2, label_width=11)
 
 
 def _not_judged(page: Page, report: Report, show_all: bool) -> None:

@@ -85,3 +85,33 @@ def _row(metric: MetricNoise) -> list[str]:
 
 def _name(metric: MetricNoise) -> str:
     return metric.metric.removesuffix("_per_s").replace("_", " ")
+
+
+def draw_latencies(page: Page, report: Report) -> None:
+    """Latencies of requests and tokens, and whether targets are met."""
+    if not report.latencies:
+        return
+    page.blank()
+    page.paragraph("Latencies", style="bold")
+    columns = [Column("latency", numeric=False), Column("n"), Column("mean"), Column("p50"), Column("p90")]
+    columns += [Column("p99"), Column("source", numeric=False)]
+    rows = [
+        [
+            latency.metric,
+            f"{latency.n:,}",
+            *(percentile(value, "s") for value in (latency.mean_s, latency.p50_s, latency.p90_s, latency.p99_s)),
+            latency.source,
+        ]
+        for latency in report.latencies
+    ]
+    page.table(columns, rows, indent=2)
+    for latency in report.latencies:
+        if latency.target_p99_s is not None:
+            met = {True: "met", False: "not met", None: "not judged"}[latency.target_met]
+            target = f"{latency.metric} p99 at most {spell(latency.target_p99_s, 's')}: {met}"
+            page.labelled("target", target, indent=2, label_width=11)
+
+
+def percentile(value: float | None, unit: str) -> str:
+    """A percentile is missing for one reason alone."""
+    return "too few" if value is None else spell(value, unit)

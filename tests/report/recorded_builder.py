@@ -11,6 +11,7 @@ import pandas as pd
 from report_builders import BUDGET, EVIDENCE, FINDINGS, PHASES, VERDICT, finished_report
 
 from spyreprof.findings import Diagnosis
+from spyreprof.recording.imported_stacks import StackFileSummary
 from spyreprof.recording.manifest import Collector, Exit, Host, Manifest, Process
 from spyreprof.recording.rows import WindowRow
 from spyreprof.recording.schema import COUNTERS, REQUESTS, STEPS, USAGE, AnalysisInputs, Column, ModelFacts
@@ -119,6 +120,7 @@ class FakeRecording:
     frames: tuple[tuple[str, str], ...] = ()
     windows: list[Window] = field(default_factory=list)
     trace_summaries: tuple[TraceSummary, ...] = ()
+    stack_files: tuple[StackFileSummary, ...] = ()
     quality: SimpleNamespace = field(
         default_factory=lambda: SimpleNamespace(notes=["2 lines could not be read."], counts={"cut_lines": 2})
     )

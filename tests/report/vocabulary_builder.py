@@ -18,6 +18,7 @@ VOCABULARY = ROOT / "spyreprof/report/vocabulary.txt"
 SPEAKERS = (
     "collectors/spyreprof_collectors",
     "spyreprof/recording",
+    "spyreprof/stacks",
     "spyreprof/trace",
     "spyreprof/inputs.py",
     "spyreprof/errors.py",
