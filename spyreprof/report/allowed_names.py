@@ -1,12 +1,14 @@
 """Which names of kernels and operators in a trace may leave: allow-lists as data, and how a name is taken apart.
 
-Names of published libraries pass by the namespace that they stand in; others pass when they consist of words of the
-trade alone, as names of generated kernels do. Whatever else a name holds is withheld, piece by piece.
+Names pass when they consist of words of the trade alone, in a namespace of a published library or as names of generated
+kernels do. A private name may stand in a public namespace, too. Whatever else a name holds is withheld, piece by piece.
 """
 
 from __future__ import annotations
 
 import re
+from functools import cache
+from importlib import resources
 
 
 def _words(text: str) -> frozenset[str]:
@@ -35,7 +37,7 @@ _OPERATOR = re.compile(
     r"|xformers|_C|_C_cache_ops|_C_custom_ar|_moe_C|_vllm_fa[23]_C|vllm|sgl_kernel|spyre|torch_spyre|npu|mkldnn|mkl"
     r"|nccl|rccl|gloo|xccl|hccl|mpi)(::|:)[a-z_][a-z0-9_]{0,79}(\.[a-z_]{1,40})?"
 )
-# Namespaces of kernels; what stands in them was written by the library.
+# Namespaces of kernels, which begin a name.
 _NAMESPACES = (
     "at::",
     "at_cuda_detail::",
@@ -110,6 +112,10 @@ _CODE = re.compile(
 # A demangled C++ name: identifiers, types and template arguments.
 _SHAPE = re.compile(r"[\w:~<>(),*&\[\]{} .#+=!?-]+", re.ASCII)
 _PIECE = re.compile(r"~?[A-Za-z_]\w*(?:::(?:\(anonymous namespace\)::)?[A-Za-z_]\w*)*|\d\w*|[^\w~]+|~", re.ASCII)
+# Parts of C++ names that are namespaces.
+_NAMESPACE_PARTS = frozenset(
+    (*(name.removesuffix("::") for name in _NAMESPACES), "(anonymous namespace)", "native", "detail", "internal")
+)
 _LONG_NUMBER = re.compile(r"\d{7}")
 _LONG_PART = 80
 # AddmmAiCore: Addmm, Ai, Core.
@@ -136,8 +142,38 @@ def _says_something(piece: str) -> bool:
     return (piece[0].isalpha() or piece[0] == "_") and piece not in _LANGUAGE
 
 
+@cache
+def _operator_words() -> frozenset[str]:
+    """Words that operators of published libraries are named with, beside `_WORDS`."""
+    text = resources.files("spyreprof.report").joinpath("operator_words.txt").read_text(encoding="utf-8")
+    return frozenset(text.split())
+
+
 def _is_operator(name: str) -> bool:
-    return _OPERATOR.fullmatch(name) is not None and not _LONG_NUMBER.search(name)
+    if _OPERATOR.fullmatch(name) is None or _LONG_NUMBER.search(name):
+        return False
+    own = name.rpartition(":")[2]
+    return all(_is_operator_word(word) for word in re.split(r"[_.]+", own) if word)
+
+
+def _is_operator_word(word: str) -> bool:
+    return word in _WORDS or word in _operator_words() or _CODE.fullmatch(word) is not None
+
+
+def _is_of_library(name: str) -> bool:
+    """Whether a C++ name stands in a library's namespace and is made of the trade's words alone."""
+    if not name.startswith(_NAMESPACES):
+        return False
+    parts = [part for part in name.split("::") if part not in _LANGUAGE and part not in _NAMESPACE_PARTS]
+    return all(len(part) <= _LONG_PART and _is_of_operator_words(part) for part in parts)
+
+
+def _is_of_operator_words(identifier: str) -> bool:
+    return all(
+        _is_operator_word(part.lower())
+        or ("".join(inner := _CAMEL.findall(part)) == part and all(_is_operator_word(word.lower()) for word in inner))
+        for part in filter(None, identifier.split("_"))
+    )
 
 
 def _is_library_kernel(name: str) -> bool:
@@ -150,11 +186,7 @@ def _is_public_piece(piece: str) -> bool:
     if _LONG_NUMBER.search(piece):
         return False
     bare = piece.lstrip("~")
-    if (
-        (bare.startswith(_NAMESPACES) and max(map(len, bare.split("::"))) <= _LONG_PART)
-        or bare in _LANGUAGE
-        or _is_library_kernel(bare)
-    ):
+    if bare in _LANGUAGE or _is_of_library(bare) or _is_library_kernel(bare):
         return True
     if piece[0].isdigit():
         return _CODE.fullmatch(bare.lower()) is not None
