@@ -33,6 +33,9 @@ BoundClass = Literal[
 TailPartName = Literal[
     "queue", "prefill", "decode", "interference", "preemption", "compile", "between_steps", "front_end", "unknown"
 ]
+CostLineName = Literal[
+    "input", "cached", "output", "visible_output", "reasoning", "overhead", "idle_capacity", "unexplained"
+]
 # What binds inside one phase; the verdict turns it into a BoundClass by the phase it stands in.
 Resource = Literal[
     "compute", "memory_bandwidth", "interconnect", "host", "inefficient_kernel", "fixed_cost", "undetermined"
@@ -332,6 +335,65 @@ class TailLatency(msgspec.Struct, frozen=True, kw_only=True):
     target_met: bool | None = None
 
 
+class CostLine(msgspec.Struct, frozen=True, kw_only=True):
+    """What one kind of time cost. Amounts are in the currency of the user's price.
+
+    Attributes:
+        ns: of the judged window; those of all lines add up to it, so that the amounts add up to hours times price.
+        tokens: made or computed in that time; None where nobody counted them, or where the time is not of tokens.
+        per_million_tokens: of this time alone.
+        all_in_per_million_tokens: with its part, by time, of what is not of tokens: overhead, idle capacity, unexplained.
+    """
+
+    id: CostLineName
+    ns: int
+    share: float
+    amount: float
+    tokens: int | None
+    per_million_tokens: float | None
+    all_in_per_million_tokens: float | None
+
+
+class CostCut(msgspec.Struct, frozen=True, kw_only=True):
+    """The cost of a request with a part of its context or output cut off."""
+
+    of: Literal["context", "output"]
+    cut_ratio: float
+    amount: float
+    change_ratio: float
+
+
+class RequestCost(msgspec.Struct, frozen=True, kw_only=True):
+    """The request at a percentile of cost: the time of its tokens alone, without overhead and idle capacity."""
+
+    percentile: Literal[50, 95]
+    prompt_tokens: int
+    cached_tokens: int | None
+    output_tokens: int
+    amount: float
+    cuts: tuple[CostCut, ...]
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """What the judged window cost at the user's price, by what it was spent on.
+
+    Attributes:
+        price_per_hour: as given, for everything that was recorded.
+        amount: hours of the window times price.
+        devices: behind that price; None where they were not counted.
+        requests: at the median and the 95th percentile; empty where no request is known with its lengths.
+        notes: how time was attributed.
+    """
+
+    price_per_hour: float
+    window_ns: int
+    amount: float
+    devices: int | None
+    lines: tuple[CostLine, ...]
+    requests: tuple[RequestCost, ...]
+    notes: tuple[str, ...]
+
+
 class SteadyWindow(msgspec.Struct, frozen=True, kw_only=True):
     """The part of the recording that is judged. Times are CLOCK_MONOTONIC nanoseconds."""
 
@@ -353,3 +415,4 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     not_judged: tuple[NotJudged, ...]
     evidence: tuple[Evidence, ...]
     tails: tuple[TailLatency, ...] = ()
+    cost: Cost | None = None

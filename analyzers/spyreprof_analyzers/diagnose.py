@@ -19,6 +19,7 @@ from spyreprof_analyzers.communication import (
 from spyreprof_analyzers.compilation import compilation
 from spyreprof_analyzers.conclusions import findings
 from spyreprof_analyzers.context import Context
+from spyreprof_analyzers.cost import cost, withheld
 from spyreprof_analyzers.engine_steps import (
     DECODE,
     EngineSteps,
@@ -78,14 +79,26 @@ def diagnose(inputs: AnalysisInputs, rules: RuleBook, targets: Targets) -> Diagn
     Args:
         inputs: tables and facts of one recording.
         rules: thresholds.
-        targets: the user's latency targets.
+        targets: the user's latency targets and price.
     """
     book = EvidenceBook()
     if inputs.imported_faults is not None:
+        withheld(
+            targets.price_per_hour,
+            book,
+            "files of a profiler do not show how much of an hour the engine is used",
+            "run the engine under `spyreprof record`",
+        )
         return what_files_show(inputs.imported_faults, inputs.imported_stacks, len(inputs.steps), book)
     writer = busiest_writer(inputs.steps)
     everything = engine_steps(inputs.steps, writer) if writer is not None else None
     if writer is None or everything is None or len(everything) < 2:
+        withheld(
+            targets.price_per_hour,
+            book,
+            "no engine step was seen",
+            "record an engine whose steps are seen: `spyreprof doctor`",
+        )
         return what_was_seen(inputs, rules, book)
     ranks = ranks_of(inputs, writer, rules)
     everything = ranks.steps.get(ranks.judged, everything)
@@ -107,6 +120,7 @@ def diagnose(inputs: AnalysisInputs, rules: RuleBook, targets: Targets) -> Diagn
         tails=tails,
         verdict=verdict,
         findings=findings(Context(facts, verdict, targets, rules, book, tails)),
+        cost=cost(inputs, facts, targets.price_per_hour, rules, book),
         not_judged=(*verdict.missing, *book.not_judged),
         evidence=book.evidence,
     )

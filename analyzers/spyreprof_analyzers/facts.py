@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from spyreprof_analyzers.scheduler import Admission
     from spyreprof_analyzers.slope import StepModel
     from spyreprof_analyzers.step_curve import StepCurve
+    from spyreprof_analyzers.step_models import DecodeModels
     from spyreprof_analyzers.time_budget import WallTime
 
 Side = Literal["prefill", "decode"]
@@ -91,6 +92,7 @@ class Facts:
     times: RequestTimes | None
     model: StepModel | None
     curve: StepCurve
+    decode_models: DecodeModels
     parameters: ModelFacts
     settings: EngineSettings
     floors: dict[Side, Floors]

@@ -10,7 +10,7 @@ from spyreprof_analyzers.communication import link_binds
 from spyreprof_analyzers.engine_steps import MIXED, PREFILL
 from spyreprof_analyzers.facts import cite_flop_floor, cite_weight_floor
 from spyreprof_analyzers.interconnect import cite_rows, cite_trace, outweighs_link, rows_text, sees_link, trace_text
-from spyreprof_analyzers.slope import FIXED, PER_CONTEXT_TOKEN, PER_Q_K, PER_REQUEST
+from spyreprof_analyzers.slope_tests import FIXED, PER_CONTEXT_TOKEN, PER_Q_K, PER_REQUEST
 from spyreprof_analyzers.witnesses import bound_class
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _prefill_engine(facts: Facts, rules: RuleBook, book: EvidenceBook) -> Witnes
     steps = steps.where((steps.phase == PREFILL) | (steps.phase == MIXED))
     if model is not None and per_token is not None and len(steps):
         # where the q x k term moves with the tokens, it is part of what they cost
-        quadratic = model.coefficients.get(PER_Q_K, 0.0) * float(steps.context_q_k_sum.sum())
+        quadratic = (model.identified(PER_Q_K) or 0.0) * float(steps.context_q_k_sum.sum())
         grown = per_token * float(steps.context_tokens.sum()) + quadratic
         share = min(grown / max(int(steps.duration_ns.sum()), 1), 1.0)
         cited.append(_cite_slope(PER_CONTEXT_TOKEN, per_token, model.fit.n_steps, book))

@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spyreprof.units import NS_PER_S
-from spyreprof_analyzers.slope import FIXED, PER_CACHED_TOKEN, PER_REQUEST
+from spyreprof.units import NS_PER_S, format_share
 
 if TYPE_CHECKING:
     from spyreprof.rules import RuleBook
-    from spyreprof_analyzers.engine_steps import EngineSteps
     from spyreprof_analyzers.facts import Facts
 
 
 @dataclass(frozen=True, slots=True)
 class StepPrediction:
-    """Median decode step at a batch size: seconds, relative band, and what it rests on."""
+    """Cycle time of a decode step at a batch size: seconds, relative band, and what it rests on."""
 
     seconds: float
     band: float
@@ -27,42 +25,57 @@ class StepPrediction:
 
 
 def predict_step(facts: Facts, batch: int, rules: RuleBook) -> StepPrediction | None:
-    """The decode step at a batch size; None where nothing in the recording tells it within the allowed band.
+    """The decode step at a batch size; None where nothing in the recording tells it within the allowed band."""
+    found = _predict(facts, batch, rules)
+    return found if isinstance(found, StepPrediction) else None
 
-    Best first: steps of that very size, the fitted step model within the sizes seen, steps that held as many tokens.
+
+def why_withheld(facts: Facts, batch: int, rules: RuleBook) -> str | None:
+    """Why no step time is given for a batch size; None where one is."""
+    found = _predict(facts, batch, rules)
+    return found if isinstance(found, str) else None
+
+
+def _predict(facts: Facts, batch: int, rules: RuleBook) -> StepPrediction | str:
+    """The prediction, or why there is none.
+
+    Best first: steps of that very size; then the geometric mean of the models that reach it. Its band is that of one
+    model together with how far the models lie apart. Far beyond the sizes seen, steps that held as many tokens must be
+    among them.
     """
-    rule = rules["SPY-GEN-006"]
+    rule, models = rules["SPY-GEN-006"], facts.decode_models
     drift, max_band = rule.threshold("machine_drift"), rule.threshold("max_band")
-    decode = facts.decode_steps.where(facts.decode_steps.counted)
-    same = decode.duration_ns[decode.generation_requests == batch]
-    if len(same) >= rule.threshold("min_steps_at_size"):
-        return StepPrediction(float(np.median(same)) / NS_PER_S, drift, "decode steps of this size", True)
-    modelled, curve = _from_model(facts, decode, batch), facts.curve.at(round(batch * _tokens_per_request(decode)))
-    if modelled is not None and batch <= rule.threshold("extrapolation") * int(decode.generation_requests.max()):
-        band = max(rule.threshold("model_band"), abs(curve[0] / modelled - 1.0) / 2 if curve is not None else 0.0)
-        return StepPrediction(modelled, band, "fitted step model", False) if band <= max_band else None
-    if curve is None or curve[1] > max_band:
-        return None
-    if modelled is not None and abs(curve[0] / modelled - 1.0) > rule.threshold("max_disagreement"):
-        return None
-    return StepPrediction(curve[0], curve[1], "steps that held as many tokens", False)
-
-
-def _from_model(facts: Facts, decode: EngineSteps, batch: int) -> float | None:
-    """Seconds by the linear model, where its terms are determined."""
-    model = facts.model
-    known = decode.where(decode.generation_seq_len_sum >= 0)
-    if model is None or len(known) == 0:
-        return None
-    fixed, per_request = model.identified(FIXED), model.identified(PER_REQUEST)
-    if fixed is None or per_request is None:
-        return None
-    length = float(known.generation_seq_len_sum.sum() / max(known.generation_requests.sum(), 1))
-    cached = model.coefficients.get(PER_CACHED_TOKEN, 0.0) * length * batch
-    return (fixed + per_request * batch + cached) / NS_PER_S
-
-
-def _tokens_per_request(decode: EngineSteps) -> float:
-    """Rows that one request pushes through the weights in a decode step: more than one with speculative tokens."""
-    requests = int(decode.generation_requests.sum())
-    return int(decode.generation_tokens.sum()) / requests if requests else 1.0
+    median_ns, count = models.medians.get(batch, (0.0, 0))
+    if count >= rule.threshold("min_steps_at_size"):
+        return StepPrediction(median_ns / NS_PER_S, drift, "decode steps of this size", True)
+    line = models.by_line(batch, rule.threshold("extrapolation"), rule.threshold("max_leverage_ratio"))
+    by_tokens = models.by_tokens(batch)
+    far = batch > rule.threshold("extrapolation") * models.largest
+    if far and by_tokens is None:
+        return "no step held as many tokens, and the batch is far beyond those seen"
+    by_sizes = models.by_sizes(batch, rule.threshold("min_steps_per_point"))
+    known = {"line": line[0] if line is not None else None, "sizes": by_sizes, "tokens": by_tokens}
+    told = {name: value for name, value in known.items() if value is not None}
+    if line is not None and not models.prompts_apart and not far:
+        # a prompt's tokens cannot stand in for decodes where what each of the two costs is not known apart
+        told.pop("tokens", None)
+    if line is None and "sizes" in told and batch > models.largest:
+        # beyond the sizes seen the medians go on like the line does, and what refuses the line refuses them
+        del told["sizes"]
+    if not told:
+        return models.no_line or "it is too far from the steps seen"
+    middle = float(np.exp(np.mean(np.log(list(told.values())))))
+    apart = max(max(told.values()) / middle, middle / min(told.values())) - 1.0
+    beyond = batch > models.largest
+    own = max(rule.threshold("model_band") if beyond or len(told) == 1 else drift, line[1] if line is not None else 0.0)
+    spread = max(told.values()) / min(told.values()) - 1.0
+    band = float(np.hypot(own, apart)) if spread > rule.threshold("max_disagreement") else max(own, apart)
+    if band > max_band:
+        return f"the models of a step differ by {format_share(spread)} there, a band of \u00b1{format_share(band)}"
+    names = {"line": "fitted line", "sizes": "batch sizes seen", "tokens": "steps that held as many tokens"}
+    basis = names["tokens"] if set(told) == {"tokens"} else f"the mean of {len(told)} step models"
+    if len(told) == 1 and "tokens" not in told:
+        basis = f"the {names[next(iter(told))]}"
+    if beyond:
+        basis += ", beyond the batch sizes seen"
+    return StepPrediction(middle / NS_PER_S, band, basis, False)

@@ -7,13 +7,8 @@ from engine_builder import MS, Engine, inputs, one_after_another, open_loop, rep
 
 from spyreprof.rules import load_rules
 from spyreprof_analyzers.engine_steps import engine_steps
-from spyreprof_analyzers.slope import (
-    FIXED,
-    PER_CONTEXT_TOKEN,
-    PER_REQUEST,
-    cycle_ns,
-    fit_step_model,
-)
+from spyreprof_analyzers.slope import cycle_ns, fit_step_model
+from spyreprof_analyzers.slope_tests import FIXED, PER_CONTEXT_TOKEN, PER_REQUEST
 
 
 def fitted(engine: Engine, arrivals):
