@@ -17,6 +17,7 @@ import pandas as pd
 from case_rows import Made, Row, profiled_steps, stack_rows, usage_rows
 from engine_builder import table
 
+from spyreprof.recording.counters import exported_engines
 from spyreprof.recording.schema import (
     COUNTERS,
     POLLS,
@@ -89,12 +90,14 @@ def inputs_of(facts: Row) -> AnalysisInputs:
     for group in facts.get("compiles", []):
         made.compile(group)
     made.cut()
+    counters = _table(COUNTERS, sorted(made.counters, key=lambda row: row["time_ns"]))
+    settings, engines = _settings(facts.get("settings", {})), exported_engines(counters)
     steps = sorted(made.steps, key=lambda row: row["start_ns"])
     polls = made.polls()
     return AnalysisInputs(
         steps=_table(STEPS, steps),
         requests=_table(REQUESTS, made.requests),
-        counters=_table(COUNTERS, sorted(made.counters, key=lambda row: row["time_ns"])),
+        counters=counters,
         usage=_table(USAGE, [row for group in facts.get("usage", []) for row in usage_rows(group, made.end_ns)]),
         recording_start_ns=0,
         recording_end_ns=made.end_ns,
@@ -106,7 +109,8 @@ def inputs_of(facts: Row) -> AnalysisInputs:
         compiles=tuple(sorted(made.compiles, key=lambda one: one.start_ns)),
         peaks=tuple(_peaks(facts.get("peaks", {}))),
         model=_typed(ModelFacts, facts.get("model", {})),
-        settings=_settings(facts.get("settings", {})),
+        settings=settings,
+        settings_of=tuple((engine, settings) for engine in engines) if len(engines) > 1 else (),
         device_kind=run.get("device"),
         cpu_count=run.get("cpu_count"),
         polls=_table(POLLS, polls) if polls is not None else None,

@@ -237,12 +237,21 @@ def _drawn(value: Any, rng: random.Random) -> float:
     return rng.uniform(*value) if isinstance(value, list) else float(value)
 
 
+_EXECUTED = {
+    "executed_prompt_tokens": "executed_context_tokens",
+    "executed_decodes": "executed_generation_requests",
+    "executed_cached": "executed_generation_seq_len_sum",
+}
+
+
 def _step(facts: Row, start_ns: int, end_ns: int, rng: random.Random) -> Row:
-    """One step: `prompts` of `prompt_tokens` in all, `decodes` that hold `cached` tokens in all."""
+    """One step: `prompts` of `prompt_tokens` in all, `decodes` that hold `cached` tokens in all; padding apart."""
     prompts, prompt_tokens = int(facts.get("prompts", 0)), round(_drawn(facts.get("prompt_tokens", 0), rng))
     decodes = round(_drawn(facts.get("decodes", 0), rng))
     length = round(_drawn(facts.get("prompt_len", prompt_tokens), rng))
+    executed = {to: round(_drawn(facts[name], rng)) for name, to in _EXECUTED.items() if name in facts}
     return {
+        **executed,
         **_PLAIN_STEP, "start_ns": start_ns, "end_ns": end_ns,
         "context_requests": prompts, "context_tokens": prompt_tokens, "context_seq_len_sum": length,
         "context_q_k_sum": prompt_tokens * length, "generation_requests": decodes, "generation_tokens": decodes,
