@@ -342,7 +342,7 @@ class CostLine(msgspec.Struct, frozen=True, kw_only=True):
         ns: of the judged window; those of all lines add up to it, so that the amounts add up to hours times price.
         tokens: made or computed in that time; None where nobody counted them, or where the time is not of tokens.
         per_million_tokens: of this time alone.
-        all_in_per_million_tokens: with its part, by time, of what is not of tokens: overhead, idle capacity, unexplained.
+        all_in_per_million_tokens: with its part, by time, of overhead, idle capacity and what is unexplained.
     """
 
     id: CostLineName

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from fractions import Fraction
     from pathlib import Path
 
     from spyreprof.findings import Diagnosis
@@ -84,11 +85,13 @@ def diagnose(inputs: AnalysisInputs, targets: Targets | None = None) -> Diagnosi
     return diagnose(inputs, load_rules(), targets or Targets())
 
 
-def targets(*, itl_p99_s: float | None = None, ttft_p99_s: float | None = None) -> Targets:
-    """Latency targets of the user, in seconds; None where there is none."""
+def targets(
+    *, itl_p99_s: float | None = None, ttft_p99_s: float | None = None, price_per_hour: Fraction | None = None
+) -> Targets:
+    """Latency targets of the user, in seconds, and the user's price of an hour; None where there is none."""
     from spyreprof.targets import Targets
 
-    return Targets(itl_p99_s=itl_p99_s, ttft_p99_s=ttft_p99_s)
+    return Targets(itl_p99_s=itl_p99_s, ttft_p99_s=ttft_p99_s, price_per_hour=price_per_hour)
 
 
 def rules() -> RuleBook:

@@ -100,7 +100,8 @@ def reasons(context: Context) -> Finding | None:
         title=rule.title,
         text=f"{format_share(seen.output_share)} of the output tokens are reasoning: half of the requests spend "
         f"{seen.p50:.0f} tokens on it or more, one in ten {seen.p90:.0f} or more. That is about "
-        f"{format_share(seen.decode_share)} of decode time and {format_share(share)} of the window.",
+        f"{format_share(seen.decode_share)} of decode time and {format_share(share)} of the window; fewer of them "
+        "shorten decode alone.",
         phase="decode",
         share=share,
         evidence=evidence,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -60,8 +60,10 @@ class RequestLog:
 
     def where(self, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> RequestLog:
         """The requests that a mask of length n, or their places in order, select."""
-        found = {field.name: getattr(self, field.name) for field in fields(self)}
-        return RequestLog(**{name: of[chosen] if isinstance(of, np.ndarray) else of for name, of in found.items()})
+        found: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, values in found.items():
+            found[name] = values[chosen] if isinstance(values, np.ndarray) else values
+        return RequestLog(**found)
 
 
 @dataclass(frozen=True, slots=True)
