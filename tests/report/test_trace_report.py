@@ -344,3 +344,27 @@ def test_a_cut_file_of_operators_alone_is_not_said_to_be_of_the_cpu() -> None:
     cut = " ".join(render(report_on(summarise(read_bytes(whole[:-30], "t"))), 80).split())
     assert "trace 1 (PyTorch, no device named)" in cut
     assert "of the CPU" not in cut
+
+
+def test_message_sizes_and_recorded_graphs_have_a_line_each_where_there_are_any() -> None:
+    graph = [span("cudaGraphLaunch", "cuda_runtime", at, at + 1, correlation=at) for at in (310, 320)]
+    work = span("gemm", "kernel", 312, 315, pid=0, tid=7, device=0, stream=7, correlation=310)
+    report = report_on(summary([*engine(), *graph, work]))
+    [trace] = report.traces
+    assert trace.graphs is not None
+    assert (trace.graphs.launches, trace.graphs.recorded, trace.graphs.coverage_ratio) == (2, 1, 0.5)
+    text = " ".join(render(report, 200).split())
+    assert "Launches of recorded graphs: 2, 50.0 % of them with work of the device" in text
+    assert "on the device by message size, with the sum of their durations: of unknown size 1 (30.0 µs)" in text
+    without = render(report_on(summary([span("aten::mm", "cpu_op", 1, 2)])), 200)
+    assert "message size" not in without
+    assert "recorded graphs" not in without
+
+
+def test_the_busy_share_over_time_is_in_the_report_of_each_device() -> None:
+    [device] = report_on(summary(engine())).traces[0].devices
+    busy = device.busy_over_time
+    assert busy is not None
+    # twelve buckets from 125 to 245 microseconds: 125 to 185, 215 to 225 and 240 to 245 are busy
+    assert busy.bucket_ns == 10_000
+    assert busy.ratios == (1, 1, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0.5)

@@ -126,3 +126,57 @@ def test_stamps_at_the_end_of_what_an_integer_holds_are_survived() -> None:
     found = summary([*engine(), *launched("k", 9.1e15, 9.1e15, 1.8e16, 9), *launched("j", 120, 126, 9.1e15, 10)])
     assert all(device.busy_ns >= 0 for device in found.devices)
     assert msgspec.json.decode(msgspec.json.encode(found), type=TraceSummary) == found
+
+
+def message(elements: int | None, at: float, number: int, name: str = NCCL) -> list[Event]:
+    said = {"Collective name": "allreduce", "dtype": "Float"}
+    if elements is not None:
+        said |= {"In msg nelems": elements, "Out msg nelems": elements}
+    return launched(name, at, at + 1, at + 3, number, **said)
+
+
+def test_collectives_are_counted_by_the_size_of_their_messages() -> None:
+    # messages of 32 KiB, one element more, 64 MiB, and of a size that is not told
+    sizes = [8192, 8193, 2**24, None]
+    events = [event for n, size in enumerate(sizes) for event in message(size, 10.0 * n, n + 1)]
+    found = summary([*events, span("c10d::wait", "cpu_op", 90, 95)]).message_sizes
+    told = [(one.up_to_bytes, one.size_known, one.events, one.bytes) for one in found if one.on_device]
+    assert told == [
+        (2**15, True, 1, 2**15),
+        (2**20, True, 1, 2**15 + 4),
+        (None, True, 1, 2**26),
+        (None, False, 1, None),
+    ]
+    assert [one.raw_sum_ns for one in found if one.on_device] == [2000] * 4
+    # a wait moves nothing
+    assert [one for one in found if not one.on_device] == []
+
+
+def test_a_trace_without_collectives_or_graphs_has_no_sizes_and_no_coverage() -> None:
+    found = summary([span("aten::mm", "cpu_op", 1, 2)])
+    assert (found.message_sizes, found.graphs, found.busy_over_time) == ((), None, ())
+
+
+def test_the_share_of_graph_launches_with_device_work_is_told() -> None:
+    graph = [span("cudaGraphLaunch", "cuda_runtime", at, at + 1, correlation=at) for at in (10, 20, 30, 40)]
+    work = span("gemm", "kernel", 12, 15, pid=0, tid=7, device=0, stream=7, correlation=10)
+    found = summary([*graph, work]).graphs
+    assert found is not None
+    assert (found.launches, found.recorded, found.coverage_ratio) == (4, 1, 0.25)
+
+
+def test_busy_over_time_adds_up_to_the_busy_time_of_each_device() -> None:
+    events = [
+        event | {"args": event["args"] | {"device": number % 2, "stream": 7}, "pid": number % 2}
+        for number in range(60)
+        for event in [span("gemm", "kernel", 7.0 * number, 7.0 * number + 1 + number % 9, correlation=number)]
+    ]
+    found = summary(events)
+    assert len(found.busy_over_time) == len(found.devices) == 2
+    for device, busy in zip(found.devices, found.busy_over_time, strict=True):
+        assert busy.bucket_ns == 10_000
+        widths = [busy.bucket_ns] * len(busy.ratios)
+        widths[-1] = device.window_ns - busy.bucket_ns * (len(busy.ratios) - 1)
+        covered = sum(ratio * width for ratio, width in zip(busy.ratios, widths, strict=True) if ratio is not None)
+        assert covered == pytest.approx(device.busy_ns)
+        assert all(ratio is not None and 0 <= ratio <= 1 for ratio in busy.ratios)
