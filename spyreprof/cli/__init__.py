@@ -30,6 +30,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("record", "spyreprof.cli.record", passes_arguments_on=True),
     Verb("attach", "spyreprof.cli.attach"),
     Verb("report", "spyreprof.cli.report"),
+    Verb("diff", "spyreprof.cli.diff"),
     Verb("import", "spyreprof.cli.import_"),
     Verb("export", "spyreprof.cli.export"),
     Verb("doctor", "spyreprof.cli.doctor", passes_arguments_on=True),

@@ -16,8 +16,10 @@ from spyreprof.cli.writing import writing
 from spyreprof.errors import UserError
 
 if TYPE_CHECKING:
+    from spyreprof.recording.repeats import RepeatedRun
     from spyreprof.recording.store import Recording
     from spyreprof.report.model import Report
+    from spyreprof.report.redact import Redactor
     from spyreprof.targets import Targets
 
 
@@ -28,13 +30,16 @@ class Format(str, Enum):
     JSON = "json"
 
 
-def load_report(paths: Sequence[Path], targets: Targets | None, *, keep: bool = True) -> Report:
+def load_report(
+    paths: Sequence[Path], targets: Targets | None, *, keep: bool = True, redactor: Redactor | None = None
+) -> Report:
     """Read a report.json, or diagnose a recording, or what other files hold together.
 
     Args:
         paths: a recording folder, a packed recording or a report.json; or any number of other files.
-        targets: the user's latency targets; None where there are none.
+        targets: the user's latency targets and price; None where there are none.
         keep: what is made of other files may be kept for a second look.
+        redactor: as in `build_report`; a report or other files have their own.
 
     Raises:
         UserError: nothing readable is there, the files do not go together, or targets are given for a report that was
@@ -55,7 +60,7 @@ def load_report(paths: Sequence[Path], targets: Targets | None, *, keep: bool = 
     if kinds[0] is InputKind.REPORT:
         return _ready_report(paths[0], targets)
     if kinds[0] in alone or kinds[0] is InputKind.OTHER_ZIP:
-        return report_on(paths[0], targets)
+        return report_on(paths[0], targets, redactor)
     return _report_on_files(paths, targets, keep=keep)
 
 
@@ -65,8 +70,8 @@ def _ready_report(path: Path, targets: Targets | None) -> Report:
     report = read_report(path)
     if targets is not None:
         raise UserError(
-            "A report that was already made cannot be judged against other latency targets.",
-            "Give the recording together with --slo.",
+            "A report that was already made cannot be judged against other latency targets, nor at another price.",
+            "Give the recording together with --slo or --price-per-hour.",
         )
     return report
 
@@ -89,7 +94,7 @@ def _report_on_files(paths: Sequence[Path], targets: Targets | None, *, keep: bo
             return report
     if not entry.complete:
         with Progress("Reading") as progress:
-            entry.fill(lambda folder: registry.import_files(paths, folder, progress))
+            entry.fill(lambda folder: registry.import_files(paths, folder, progress, progress.watch()))
     report = report_on(entry.path, targets)
     from spyreprof.report.writer import dump
 
@@ -99,10 +104,13 @@ def _report_on_files(paths: Sequence[Path], targets: Targets | None, *, keep: bo
 
 def _key_of(targets: Targets | None) -> str:
     # Part of a file name: letters, digits and dots.
-    return "plain" if targets is None else f"{targets.itl_p99_s}-{targets.ttft_p99_s}"
+    if targets is None:
+        return "plain"
+    price = str(targets.price_per_hour).replace("/", "-over-")
+    return f"{targets.itl_p99_s}-{targets.ttft_p99_s}-{price}"
 
 
-def report_on(path: Path, targets: Targets | None) -> Report:
+def report_on(path: Path, targets: Targets | None, redactor: Redactor | None = None) -> Report:
     """Diagnose a recording, folder or packed; of a repeated one every complete run, to show the median.
 
     Raises:
@@ -114,23 +122,23 @@ def report_on(path: Path, targets: Targets | None) -> Report:
 
     repeats = open_repeats(path)
     if repeats is None:
-        return _judge(open_recording(path), targets)
+        return _judge(open_recording(path), targets, redactor)
     readable = [run for run in repeats.runs if run.recording is not None]
     if not readable:
         raise UserError(f"No run of {path} can be read.", "Copy the recording again, or record anew.")
     judged = [run for run in readable if run.state == "complete"] or readable[-1:]
-    runs = [
-        JudgedRun(run.k, run.state, _judge(run.recording, targets) if run.recording and run in judged else None)
-        for run in repeats.runs
-    ]
-    return report_on_repeats(runs, repeats.of)
+
+    def judge(run: RepeatedRun) -> Report | None:
+        return _judge(run.recording, targets, redactor) if run.recording is not None and run in judged else None
+
+    return report_on_repeats([JudgedRun(run.k, run.state, judge(run)) for run in repeats.runs], repeats.of)
 
 
-def _judge(recording: Recording, targets: Targets | None) -> Report:
+def _judge(recording: Recording, targets: Targets | None, redactor: Redactor | None) -> Report:
     from spyreprof.report.build import build_report
 
     inputs = recording.analysis_inputs()
-    return build_report(recording, registry.diagnose(inputs, targets), inputs)
+    return build_report(recording, registry.diagnose(inputs, targets), inputs, redactor)
 
 
 def present(report: Report, form: Format, out: Path | None, *, show_all: bool, width: int | None, again: str) -> None:
@@ -164,7 +172,7 @@ def present(report: Report, form: Format, out: Path | None, *, show_all: bool, w
             report,
             width or shutil.get_terminal_size((80, 24)).columns,
             show_all=show_all,
-            color=out is None and _wants_color(),
+            color=out is None and wants_color(),
             ascii_only=out is None and not shows_unicode(),
             **({"again": again} if out is None and sys.stdout.isatty() else {}),
         )
@@ -178,7 +186,8 @@ def present(report: Report, form: Format, out: Path | None, *, show_all: bool, w
     sys.stderr.write(f"Wrote {out}.\n")
 
 
-def _wants_color() -> bool:
+def wants_color() -> bool:
+    """Whether stdout is a terminal whose owner wants colours."""
     return (
         sys.stdout is not None
         and sys.stdout.isatty()

@@ -84,6 +84,11 @@ def spell_change(change: ExpectedChange) -> str:
     return f"{change.metric} {amount} ({ORIGIN_TAGS[change.origin]}){note}"
 
 
+def spell_ratio(ratio: float) -> str:
+    """A relative change with its sign and one decimal: "+12.5 %"."""
+    return f"{ratio * 100:+.1f} %"
+
+
 def _signed(ratio: float, direction: str) -> float:
     return -abs(ratio) if direction == "down" else ratio
 

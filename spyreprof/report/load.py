@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from spyreprof.recording.counters import delta
 from spyreprof.report.model import Arrivals, Lengths, Load
 from spyreprof.report.throughput import LOGS
 from spyreprof.units import NS_PER_S
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
+_LOOKED_UP_AND_HIT = ("vllm:prefix_cache_queries", "vllm:prefix_cache_hits")
 # Fewer arrivals show no pattern.
 _MIN_ARRIVALS = 30
 # All of them within this part of the whole time came at once.
@@ -30,7 +32,7 @@ _CHANCE_MARGIN = 0.25
 _AT_MOST_RATIO = 0.1
 
 
-def load_of(requests: pd.DataFrame) -> Load | None:
+def load_of(requests: pd.DataFrame, counters: pd.DataFrame) -> Load | None:
     """Describe the requests of the whole recording, as the client saw them; as the program did where no client told.
 
     Returns:
@@ -39,11 +41,22 @@ def load_of(requests: pd.DataFrame) -> Load | None:
     for source, name in LOGS.items():
         mine = requests[requests["source"] == source]
         if len(mine):
-            return _of_one_source(mine, name)
+            return _of_one_source(mine, name, _cached_ratio(mine, counters))
     return None
 
 
-def _of_one_source(requests: pd.DataFrame, name: str) -> Load:
+def _cached_ratio(requests: pd.DataFrame, counters: pd.DataFrame) -> float | None:
+    """By the engine's counters, else by what the requests themselves tell, if all of them do."""
+    looked_up, hit = (delta(counters, name) for name in _LOOKED_UP_AND_HIT)
+    if looked_up is not None and hit is not None:
+        return min(1.0, hit / looked_up) if looked_up > 0 else None
+    told = requests[["cached_tokens", "prompt_tokens"]]
+    if told.isna().to_numpy().any() or not (prompt_tokens := int(told["prompt_tokens"].sum())):
+        return None
+    return min(1.0, int(told["cached_tokens"].sum()) / prompt_tokens)
+
+
+def _of_one_source(requests: pd.DataFrame, name: str, cached_ratio: float | None) -> Load:
     arrivals_ns, ends_ns = _times(requests)
     span_s = (int(arrivals_ns[-1]) - int(arrivals_ns[0])) / NS_PER_S if len(arrivals_ns) > 1 else 0.0
     return Load(
@@ -54,6 +67,7 @@ def _of_one_source(requests: pd.DataFrame, name: str) -> Load:
         most_in_flight=_most_in_flight(arrivals_ns, ends_ns),
         prompt_tokens=_lengths(requests["prompt_tokens"]),
         output_tokens=_lengths(requests["output_tokens"]),
+        cached_ratio=cached_ratio,
     )
 
 

@@ -20,12 +20,14 @@ import msgspec
 from spyreprof.findings import (
     BoundClass,
     Confidence,
+    Cost,
     Evidence,
     Finding,
     LatencySummary,
     NotJudged,
     PhaseReport,
     SteadyWindow,
+    TailLatency,
     TimeBudget,
     Verdict,
 )
@@ -257,6 +259,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
             where requests come whether or not others are done.
         arrivals_per_s: of all requests after the first.
         most_in_flight: requests that were in the engine or its queue at a time.
+        cached_ratio: prompt tokens that a prefix cache held, over those that were looked up.
     """
 
     requests: int
@@ -266,6 +269,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     most_in_flight: int | None
     prompt_tokens: Lengths | None
     output_tokens: Lengths | None
+    cached_ratio: float | None = None
 
 
 class RepeatedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -359,5 +363,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     # Empty, and None, unless traces of a profiler were read.
     traces: tuple[TraceReport, ...] = ()
     trace_ranks: TraceRanks | None = None
+    # Empty, and None, unless there were requests enough to compare, and a price.
+    tails: tuple[TailLatency, ...] = ()
+    cost: Cost | None = None
     # Empty unless files of call stacks were read.
     stack_files: tuple[StackFileReport, ...] = ()

@@ -44,7 +44,7 @@ def noise_floor(reports: Mapping[int, Report]) -> NoiseFloor | None:
     figures = [figures_of(reports[k]) for k in numbers]
     return NoiseFloor(
         runs=tuple(numbers),
-        metrics=tuple(metric_noise(name, unit, [found.get(name) for found in figures]) for name, unit in _UNITS),
+        metrics=tuple(metric_noise(name, unit, [found.get(name) for found in figures]) for name, unit in UNITS),
         meaning=_meaning(len(numbers)),
     )
 
@@ -157,4 +157,5 @@ _METRICS: tuple[tuple[str, str, Callable[[Report], Figure | None]], ...] = (
     (_PREFILL_STEP, "ns", _step("prefill")),
     ("steps", "steps", _steps),
 )
-_UNITS = tuple((name, unit) for name, unit, _ in _METRICS)
+# Every metric with its unit, in the order in which they are shown.
+UNITS = tuple((name, unit) for name, unit, _ in _METRICS)

@@ -17,7 +17,12 @@ from spyreprof.report.model import SCHEMA_VERSION, Report
 
 def report_schema() -> dict[str, Any]:
     """Build the JSON Schema (draft 2020-12) of `report.json`."""
-    schema = msgspec.json.schema(Report)
+    return strict_schema(Report, "report", SCHEMA_VERSION)
+
+
+def strict_schema(model: type[msgspec.Struct], title: str, version: int) -> dict[str, Any]:
+    """Build the JSON Schema (draft 2020-12) of a document whose fields are all written."""
+    schema = msgspec.json.schema(model)
     for definition in schema["$defs"].values():
         if "properties" in definition:
             definition["required"] = list(definition["properties"])
@@ -25,10 +30,10 @@ def report_schema() -> dict[str, Any]:
             for field in definition["properties"].values():
                 # Defaults are for building a report in Python; a written report has every field.
                 field.pop("default", None)
-    schema["$defs"]["Report"]["properties"]["schema_version"] = {"const": SCHEMA_VERSION}
+    schema["$defs"][model.__name__]["properties"]["schema_version"] = {"const": version}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"spyreprof report, schema version {SCHEMA_VERSION}",
+        "title": f"spyreprof {title}, schema version {version}",
         **schema,
     }
 

@@ -27,7 +27,7 @@ def seal(report: Report) -> Report:
         ValueError: a field that must hold a number holds none; an analyzer's bug, not the user's.
     """
     absent: list[str] = []
-    content = _canonical(msgspec.to_builtins(report), "", absent)
+    content = canonical(msgspec.to_builtins(report), "", absent)
     for path in absent:
         content["not_judged"].append(
             {
@@ -57,11 +57,12 @@ def dump(report: Report) -> bytes:
     return msgspec.json.format(msgspec.json.encode(seal(report)), indent=2) + b"\n"
 
 
-def _canonical(value: Any, path: str, absent: list[str]) -> Any:
+def canonical(value: Any, path: str, absent: list[str]) -> Any:
+    """Round, and make control characters visible; what is no number becomes None, and its path goes to `absent`."""
     if isinstance(value, dict):
-        return {key: _canonical(part, f"{path}.{key}" if path else key, absent) for key, part in value.items()}
+        return {key: canonical(part, f"{path}.{key}" if path else key, absent) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_canonical(part, f"{path}[{index}]", absent) for index, part in enumerate(value)]
+        return [canonical(part, f"{path}[{index}]", absent) for index, part in enumerate(value)]
     if isinstance(value, float):
         if not math.isfinite(value):
             absent.append(path)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
 from spyreprof.findings import (
     Advice,
     BudgetPart,
+    Cost,
+    CostCut,
+    CostLine,
     Evidence,
     ExcludedTime,
     ExpectedChange,
@@ -17,9 +20,13 @@ from spyreprof.findings import (
     NotJudged,
     PeakUse,
     PhaseReport,
+    RequestCost,
     SlopeFit,
     SlopeTerm,
     SteadyWindow,
+    TailLatency,
+    TailPart,
+    TailPartName,
     TimeBudget,
     TradeOff,
     Verdict,
@@ -341,6 +348,79 @@ LOAD = Load(
 )
 
 
+def tail(**changes: Any) -> TailLatency:
+    """The time to first token: the queue makes it long."""
+    seen = {
+        "queue": (61_000_000_000, 0.782, 900_000_000, 0.013, 2.97),
+        "prefill": (16_000_000_000, 0.205, 66_500_000_000, 0.96, 0.0),
+        "between_steps": (1_000_000_000, 0.013, 1_870_000_000, 0.027, 0.0),
+    }
+    parts = []
+    for name in get_args(TailPartName):
+        ns, share, median_ns, median_share, excess_s = seen.get(name, (0, 0.0, 0, 0.0, 0.0))
+        told = name != "front_end"
+        parts.append(
+            TailPart(
+                id=name,
+                slowest_ns=ns if told else None,
+                slowest_share=share if told else None,
+                median_ns=median_ns if told else None,
+                median_share=median_share if told else None,
+                excess_s=excess_s if told else None,
+            )
+        )
+    made = TailLatency(
+        metric="ttft",
+        requests=412,
+        slowest=20,
+        median=84,
+        slowest_mean_s=3.9,
+        median_mean_s=0.825,
+        slowest_ns=78_000_000_000,
+        median_ns=69_270_000_000,
+        parts=tuple(parts),
+        dominant="queue",
+        dominant_share=0.966,
+        slowest_prompt_tokens=312.0,
+        median_prompt_tokens=308.5,
+        slowest_output_tokens=96.0,
+        median_output_tokens=97.2,
+        reason="96.6 % of the difference is the queue",
+        source="requests marked by the program",
+        target_p99_s=2.0,
+        target_met=False,
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+COST = Cost(
+    price_per_hour=2.5,
+    window_ns=42_000_000_003,
+    amount=0.0291667,
+    devices=None,
+    lines=(
+        CostLine(id="input", ns=7_014_000_000, share=0.167, amount=0.00487083, tokens=49_664,
+                 per_million_tokens=0.0980757, all_in_per_million_tokens=0.114),
+        CostLine(id="cached", ns=0, share=0.0, amount=0.0, tokens=None, per_million_tokens=None,
+                 all_in_per_million_tokens=None),
+        CostLine(id="output", ns=28_266_000_001, share=0.673, amount=0.0196292, tokens=7344,
+                 per_million_tokens=2.67282, all_in_per_million_tokens=3.12),
+        CostLine(id="overhead", ns=3_318_000_000, share=0.079, amount=0.00230417, tokens=None,
+                 per_million_tokens=None, all_in_per_million_tokens=None),
+        CostLine(id="idle_capacity", ns=0, share=0.0, amount=0.0, tokens=None, per_million_tokens=None,
+                 all_in_per_million_tokens=None),
+        CostLine(id="unexplained", ns=3_402_000_002, share=0.081, amount=0.0023625, tokens=None,
+                 per_million_tokens=None, all_in_per_million_tokens=None),
+    ),
+    requests=(
+        RequestCost(percentile=50, prompt_tokens=308, cached_tokens=None, output_tokens=97, amount=0.000286798,
+                    cuts=(CostCut(of="context", cut_ratio=0.1, amount=0.000283777, change_ratio=-0.0105),
+                          CostCut(of="output", cut_ratio=0.1, amount=0.000261139, change_ratio=-0.0895))),
+    ),
+    notes=("input is the time of prefill and output that of decode",),
+)  # fmt: skip
+
+
 def finished_report(**changes: Any) -> Report:
     """A decode run of 61.3 s, 42 s of it steady, with four findings."""
     report = Report(
@@ -407,11 +487,13 @@ def finished_report(**changes: Any) -> Report:
         findings=FINDINGS,
         not_judged=(
             NotJudged(topic="interconnect", reason="One device has none.", obtain="Record on several devices."),
-            NotJudged(topic="cost", reason="No price was given.", obtain="A later release takes a price."),
+            NotJudged(topic="queue", reason="No gauges were seen.", obtain="Poll the engine's metrics."),
         ),
         evidence=EVIDENCE,
         profiler_windows=PROFILER_WINDOWS,
         throughput=THROUGHPUT,
+        tails=(tail(),),
+        cost=COST,
         load=LOAD,
         settings={"max_num_seqs": 8, "prefix_caching": True, "kv_dtype": Public("float16")},
     )

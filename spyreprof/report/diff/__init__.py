@@ -1,0 +1,1 @@
+"""Two reports side by side: which conditions match, what changed, where, and whether that is more than noise."""
