@@ -29,8 +29,8 @@ def command(  # noqa: PLR0913, PLR0917 - Typer wants one parameter for each opti
         list[Path],
         typer.Argument(
             metavar="INPUT",
-            help="A recording (folder or packed), a report.json, or traces: of torch.profiler, one for each rank, or "
-            "any other Chrome trace-event JSON, plain or gzipped.",
+            help="A recording (folder or packed), a report.json, or traces and call stacks, plain or gzipped: of "
+            "torch.profiler, one for each rank, or any other Chrome trace-event JSON; speedscope or collapsed stacks.",
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
