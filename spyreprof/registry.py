@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from spyreprof.recording.schema import AnalysisInputs
     from spyreprof.rules import RuleBook
     from spyreprof.targets import Targets
+    from spyreprof.trace.first_results import FirstLook
     from spyreprof_collectors.capabilities import Capability as Capability  # noqa: PLC0414  re-exported for doctor
 
 
@@ -62,11 +63,19 @@ def attach(
     return run(AttachOptions(pid, url, duration_s, out, py_spy_rate_hz, quiet))
 
 
-def import_files(paths: Sequence[Path], out: Path, progress: Callable[[int, int], None] | None = None) -> None:
-    """Make a recording of files that somebody already has; `progress` is told bytes read and their total."""
+def import_files(
+    paths: Sequence[Path],
+    out: Path,
+    progress: Callable[[int, int], None] | None = None,
+    watch: FirstLook | None = None,
+) -> None:
+    """Make a recording of files that somebody already has.
+
+    `progress` is told bytes read and their total, `watch` sees what is read of traces.
+    """
     from spyreprof.recording.imported import import_files
 
-    import_files(paths, out, progress=progress)
+    import_files(paths, out, progress=progress, watch=watch)
 
 
 def capabilities(python: str | None = None, command: Sequence[str] = ()) -> list[Capability]:

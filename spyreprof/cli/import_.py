@@ -30,5 +30,5 @@ def command(
     """Make a recording of traces and stacks that you already have, to report on, compare, pack or share like any other."""
     folder = out or Path(f"import-{time.strftime('%Y%m%d-%H%M%S')}{layout.SUFFIX}")
     with Progress("Reading") as progress:
-        registry.import_files(files, folder, progress)
+        registry.import_files(files, folder, progress, progress.watch())
     typer.echo(str(folder))

@@ -33,6 +33,7 @@ from spyreprof.trace.summary import TraceSummary, summary_of
 
 if TYPE_CHECKING:
     from spyreprof.stacks.profile import StackProfile
+    from spyreprof.trace.first_results import FirstLook
     from spyreprof.trace.profiled import ProfiledStep
     from spyreprof.trace.table import EventTable, TraceMetadata
 
@@ -77,13 +78,16 @@ class _Trace(NamedTuple):
     with_stacks: bool
 
 
-def import_files(paths: Sequence[Path], out: Path, *, progress: Progress | None = None) -> None:
+def import_files(
+    paths: Sequence[Path], out: Path, *, progress: Progress | None = None, watch: FirstLook | None = None
+) -> None:
     """Make a recording folder of traces and files of call stacks. Files of other kinds are named in its notes.
 
     Args:
         paths: files in any order.
         out: the folder, which must not exist or be empty.
         progress: told the bytes read so far and their total.
+        watch: sees what is read of traces while it is read.
 
     Raises:
         UserError: there is nothing of use among the files, none can be read, or the folder cannot be written.
@@ -101,7 +105,7 @@ def import_files(paths: Sequence[Path], out: Path, *, progress: Progress | None 
     notes = [f"Given but not read: {kind.value} ({count:,})." for kind, count in others.items()]
     is_new = _claim(out)
     try:
-        _fill(out, wanted, notes, progress)
+        _fill(out, wanted, notes, progress, watch)
     except OSError as error:
         _take_back(out, is_new)
         raise UserError(
@@ -114,8 +118,14 @@ def import_files(paths: Sequence[Path], out: Path, *, progress: Progress | None 
         raise
 
 
-def _fill(out: Path, given: Sequence[tuple[Path, InputKind]], notes: list[str], progress: Progress | None) -> None:
-    made = _Made(out, notes)
+def _fill(
+    out: Path,
+    given: Sequence[tuple[Path, InputKind]],
+    notes: list[str],
+    progress: Progress | None,
+    watch: FirstLook | None,
+) -> None:
+    made = _Made(out, notes, watch)
     files: list[ImportedFile] = []
     refusals: list[tuple[InputKind, UserError]] = []
     sizes = [path.stat().st_size for path, _ in given]
@@ -157,8 +167,8 @@ def _fill(out: Path, given: Sequence[tuple[Path, InputKind]], notes: list[str], 
 class _Made:
     """What was made of the files so far."""
 
-    def __init__(self, out: Path, notes: list[str]) -> None:
-        self._out, self._notes = out, notes
+    def __init__(self, out: Path, notes: list[str], watch: FirstLook | None) -> None:
+        self._out, self._notes, self._watch = out, notes, watch
         self.traces: list[_Trace] = []
         self.stack_files = 0
 
@@ -166,7 +176,7 @@ class _Made:
         """Import a trace, and the samples of stacks beside its events; these alone will do."""
         number = len(self.traces) + 1
         try:
-            trace = _import_trace(self._out, number, path, progress)
+            trace = _import_trace(self._out, number, path, progress, self._watch)
         except UserError:
             shutil.rmtree(_events(self._out, number), ignore_errors=True)
             if not self._add_samples_of(path):
@@ -193,10 +203,12 @@ class _Made:
         _write(self._out / stacks_name(self.stack_files), msgspec.json.encode(summary))
 
 
-def _import_trace(out: Path, number: int, path: Path, progress: Progress | None) -> _Trace:
+def _import_trace(out: Path, number: int, path: Path, progress: Progress | None, watch: FirstLook | None) -> _Trace:
     events = _events(out, number)
-    cache.build(path, events, progress=progress)
+    cache.build(path, events, progress=progress, watch=watch)
     table = cache.load(events, "this trace")
+    if watch is not None:
+        watch.done(table)
     table, by_name = _with_rank(table, path)
     seen = examine(table)
     summary = summary_of(seen)

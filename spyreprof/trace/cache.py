@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,9 @@ from spyreprof.trace.stream import Reading, Window, read_events, read_part
 from spyreprof.trace.table import MISSING, EventTable
 from spyreprof.trace.text import open_text
 from spyreprof.trace.version import COLUMNS_VERSION
+
+if TYPE_CHECKING:
+    from spyreprof.trace.first_results import FirstLook
 
 INDEX = "events.json"
 ROWS_PER_GROUP = 2**15
@@ -49,7 +52,12 @@ _COUNTERS = ("counter_row", "counter_series", "counter_value")
 
 
 def build(
-    path: str | os.PathLike[str], directory: Path, *, progress: Progress | None = None, processes: int | None = None
+    path: str | os.PathLike[str],
+    directory: Path,
+    *,
+    progress: Progress | None = None,
+    watch: FirstLook | None = None,
+    processes: int | None = None,
 ) -> None:
     """Read a trace file once and write its columns into `directory`, which is made.
 
@@ -57,6 +65,7 @@ def build(
         path: the trace, plain or gzipped.
         directory: must not exist, or be empty.
         progress: called now and then.
+        watch: sees every batch that this process reads.
         processes: 1 or 2; None decides by the size of the file and the processors at hand.
 
     Raises:
@@ -72,10 +81,10 @@ def build(
         raise unreadable(path, error) from error
     with stream:
         place = _place(stream, size_bytes, processes)
-        parts = _build_two(path, stream, directory, place, progress) if place is not None else None
+        parts = _build_two(path, stream, directory, place, progress, watch) if place is not None else None
         if parts is None:
             stream.seek(0)
-            parts = [_build_whole(stream, path, directory, size_bytes, progress)]
+            parts = [_build_whole(stream, path, directory, size_bytes, progress, watch)]
     facts = parts[0]
     if not any(part.rows for part in parts):
         # Says why; the table is empty.
@@ -119,17 +128,38 @@ def _place(stream: IO[bytes], size_bytes: int, processes: int | None) -> int | N
     return split.find_place(stream, size_bytes)
 
 
+def _watched(part: _PartWriter, encoder: Encoder, watch: FirstLook | None) -> Callable[[Batch], None]:
+    if watch is None:
+        return part
+
+    def sink(batch: Batch) -> None:
+        watch.batch(encoder, batch)
+        part(batch)
+
+    return sink
+
+
 def _build_whole(
-    stream: IO[bytes], path: Path, directory: Path, size_bytes: int, progress: Progress | None
+    stream: IO[bytes],
+    path: Path,
+    directory: Path,
+    size_bytes: int,
+    progress: Progress | None,
+    watch: FirstLook | None,
 ) -> PartFacts:
     part, encoder = _PartWriter(directory / "part-0"), Encoder()
     counting = _Counting(stream, path, size_bytes, 1.0, progress)
-    reading = read_events(open_text(counting, str(path)), encoder, part)
+    reading = read_events(open_text(counting, str(path)), encoder, _watched(part, encoder, watch))
     return part.close(encoder, reading)
 
 
 def _build_two(
-    path: Path, stream: IO[bytes], directory: Path, place: int, progress: Progress | None
+    path: Path,
+    stream: IO[bytes],
+    directory: Path,
+    place: int,
+    progress: Progress | None,
+    watch: FirstLook | None,
 ) -> list[PartFacts] | None:
     """Read both parts at the same time; None where the division turns out to be wrong."""
     second = directory / "part-1"
@@ -147,7 +177,8 @@ def _build_two(
         size_bytes = path.stat().st_size
         counting = _Counting(stream, path, size_bytes, size_bytes / max(place, 1), progress)
         part, encoder = _PartWriter(directory / "part-0"), Encoder()
-        reading = read_events(open_text(counting, str(path), stop=place), encoder, part)
+        sink = _watched(part, encoder, watch)
+        reading = read_events(open_text(counting, str(path), stop=place), encoder, sink)
         if not reading.ends_between_events:
             return None
         # The list goes on in the other part.
