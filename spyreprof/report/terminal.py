@@ -21,6 +21,7 @@ from spyreprof.report.page import Column, Page
 from spyreprof.report.profiler_windows import in_words
 from spyreprof.report.terminal_findings import deciding_finding, draw_findings
 from spyreprof.report.terminal_rates import draw_latencies, draw_repeats, draw_throughput, percentile
+from spyreprof.report.terminal_requests import draw_cost, draw_tails
 from spyreprof.report.terminal_stacks import draw_stack_data, draw_stacks
 from spyreprof.report.terminal_traces import draw_data, draw_device_time
 from spyreprof.units import format_bytes, format_seconds, format_share
@@ -68,6 +69,8 @@ def render(
     _phases(page, report, show_all)
     draw_throughput(page, report)
     draw_latencies(page, report)
+    draw_tails(page, report, show_all)
+    draw_cost(page, report, show_all)
     draw_repeats(page, report, show_all)
     draw_findings(page, report, show_all)
     _not_judged(page, report, show_all)
