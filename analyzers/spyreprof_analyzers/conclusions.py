@@ -22,6 +22,7 @@ from spyreprof_analyzers import (
     prefix_cache,
     queueing,
     reasoning,
+    sharding,
     slow_requests,
 )
 from spyreprof_analyzers.arbitration import arbitrate
@@ -46,6 +47,7 @@ FINDINGS: tuple[Callable[[Context], Finding | None], ...] = (
     slow_requests.dominated,
     interconnect.link,
     interconnect.late_rank,
+    sharding.over_sharded,
     compilation.compiles,
     host_gaps.between_steps,
     front_end.outside_of_the_engine,

@@ -97,7 +97,7 @@ def weight_bytes(model: ModelFacts, batch: float) -> float | None:
         return everything
     # all = shared + experts, active = shared + experts x taken / experts
     of_experts = (model.parameter_bytes - active) / (1.0 - taken / experts)
-    missed = of_experts * (1.0 - taken / experts) ** max(batch, 1.0)
+    missed = of_experts * float((1.0 - taken / experts) ** max(batch, 1.0))
     return max(everything - missed, 0.0)
 
 
