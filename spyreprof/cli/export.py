@@ -117,7 +117,9 @@ def _of_recording(path: Path) -> tuple[tuple[Part, ...], tuple[Mark, ...]]:
 
 def _event(path: Path, row: int) -> Write:
     from spyreprof.inputs import InputKind, identify
-    from spyreprof.trace.raw import event_windows, raw_event
+    from spyreprof.recording.import_cache import entry_for
+    from spyreprof.recording.imported_files import events_name
+    from spyreprof.trace.raw import event_windows, raw_event, stored_windows
 
     kind = identify(path)
     if kind is not InputKind.TRACE:
@@ -125,7 +127,10 @@ def _event(path: Path, row: int) -> Write:
             f"{path} is {kind.value}; events are numbered within one trace file.",
             "Name the file, such as one in the folder traces of a recording.",
         )
-    text = _printable(raw_event(path, row, event_windows(path)))
+    # Who asks for an event has mostly looked at a report before.
+    seen_before = entry_for([path])
+    windows = stored_windows(seen_before.path / events_name(1)) if seen_before.complete else None
+    text = _printable(raw_event(path, row, windows or event_windows(path)))
 
     def write(into: Callable[[bytes], object]) -> None:
         into(text.encode() + b"\n")

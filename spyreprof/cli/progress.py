@@ -102,6 +102,11 @@ def _first_lines(results: FirstResults) -> Iterator[str]:
 
     redactor = Redactor()
     counts = [f"{results.events_read:,} events read", f"{results.events_kept:,} kept"]
+    others = (
+        (results.metadata_events, "names of processes and threads"),
+        (results.paired, "begins joined with their ends"),
+    )
+    counts += [f"{number:,} {what}" for number, what in others if number]
     counts += [_counted(results.repaired, "repaired", redactor), _counted(results.dropped, "dropped", redactor)]
     yield f"Trace {results.trace}: {', '.join(counts)}"
     if results.phases:

@@ -33,7 +33,8 @@ class FirstResults:
         trace: its number among those that are read, from 1.
         whole: it has been read to its end.
         events_read, events_kept: so far; of a file that two processes read, one sees its own part until the end.
-        repaired, dropped: by reason. What was repaired is known at the end alone.
+        metadata_events, paired: as in `TraceQuality`, known at the end alone, as is what was repaired.
+        repaired, dropped: by reason.
         categories: events of each category, the most frequent first; None stands for those without one.
         phases: part of all steps' durations that those of one phase take; empty without steps whose names tell it.
     """
@@ -42,6 +43,8 @@ class FirstResults:
     whole: bool
     events_read: int
     events_kept: int
+    metadata_events: int
+    paired: int
     repaired: Mapping[str, int]
     dropped: Mapping[str, int]
     categories: tuple[tuple[str | None, int], ...]
@@ -95,6 +98,8 @@ class FirstLook:
             False,
             self._read,
             self._kept,
+            0,
+            0,
             {},
             self._dropped,
             _most_frequent(self._by_category, self._cat_values),
@@ -113,6 +118,8 @@ class FirstLook:
             True,
             quality.events_read,
             quality.events_kept,
+            quality.metadata_events,
+            quality.paired,
             dict(quality.repaired),
             dropped,
             _most_frequent(np.bincount(table.cat_code + 1), table.cat_values),

@@ -13,11 +13,13 @@ from pathlib import Path
 import msgspec
 
 from spyreprof.errors import UserError
+from spyreprof.trace import cache
 from spyreprof.trace.encode import Encoder
 from spyreprof.trace.reader import unreadable
 from spyreprof.trace.repair import MAX_EVENT_BYTES, parse_events
 from spyreprof.trace.stream import WINDOW_BYTES, Reading, Window, read_events
 from spyreprof.trace.text import Text, open_text
+from spyreprof.trace.version import COLUMNS_VERSION
 
 # A stretch ends where the next one begins; of one that runs on for longer than this, no more is looked at.
 _MOST_BYTES = MAX_EVENT_BYTES + 2 * WINDOW_BYTES
@@ -45,6 +47,22 @@ def event_windows(path: str | os.PathLike[str]) -> list[Window]:
             "Pass Chrome trace-event JSON, as torch.profiler's export_chrome_trace writes.",
         )
     return reading.windows
+
+
+def stored_windows(directory: Path) -> list[Window] | None:
+    """Where stretches of events begin in the file whose columns lie here; None where this cannot be told."""
+    try:
+        index = json.loads((directory / cache.INDEX).read_bytes())
+        facts = [cache.read_facts(directory / f"part-{number}") for number in range(int(index["parts"]))]
+        if index["version"] != COLUMNS_VERSION:
+            return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    before, windows = 0, []
+    for part in facts:
+        windows += [Window(before + window.first_row, window.offset) for window in part.windows]
+        before += part.elements
+    return windows
 
 
 def raw_event(path: str | os.PathLike[str], row: int, windows: Sequence[Window]) -> str:

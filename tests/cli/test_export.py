@@ -153,3 +153,17 @@ def test_a_file_that_is_there_stays_where_the_export_fails(tmp_path: Path) -> No
 
 def test_help_says_that_names_are_not_redacted(tmp_path: Path) -> None:
     assert "not redacted" in " ".join(run("export", "--help", cwd=tmp_path).stdout.split())
+
+
+def test_an_event_is_the_same_before_and_after_a_report_on_its_file(tmp_path: Path) -> None:
+    traced().write(tmp_path / "trace.json")
+    own = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    before = run("export", "trace.json", "--event", "1", cwd=tmp_path, env=own)
+    assert run("report", "trace.json", cwd=tmp_path, env=own).returncode == 0
+    [facts] = (tmp_path / "cache").rglob("part-0/facts.json")
+    after = run("export", "trace.json", "--event", "1", cwd=tmp_path, env=own)
+    assert (after.returncode, after.stdout) == (before.returncode, before.stdout) == (0, before.stdout)
+    # what the report kept is what is looked at: where that is wrong, so is the event
+    told = json.loads(facts.read_text())
+    facts.write_text(json.dumps({**told, "windows": [[1, offset] for _, offset in told["windows"]]}))
+    assert run("export", "trace.json", "--event", "1", cwd=tmp_path, env=own).stdout != before.stdout

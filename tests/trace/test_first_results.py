@@ -54,6 +54,15 @@ def test_counts_and_phases_are_told_when_a_trace_has_been_read(tmp_path: Path) -
     assert look.now() is None
 
 
+def test_events_read_are_those_kept_and_what_became_of_the_others(tmp_path: Path) -> None:
+    named = {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "x"}}
+    pair = [{"ph": phase, "name": "p", "pid": 1, "tid": 1, "ts": ts} for phase, ts in (("B", 1), ("E", 2), ("E", 3))]
+    _, [told] = look_at(tmp_path, written(tmp_path / "t.json", [*EVENTS, named, *pair]))
+    assert (told.metadata_events, told.paired) == (1, 1)
+    assert told.dropped == {"no time stamp": 1, "an end without a begin": 1}
+    assert told.events_read == told.events_kept + 1 + 1 + 2
+
+
 def test_while_a_trace_is_read_the_same_is_known_of_what_was_read(tmp_path: Path) -> None:
     look = FirstLook(lambda results: None)
     assert look.now() is None

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from spyreprof.errors import UserError
-from spyreprof.trace.raw import event_windows, raw_event
+from spyreprof.trace import cache
+from spyreprof.trace.raw import event_windows, raw_event, stored_windows
 from spyreprof.trace.reader import read
 from spyreprof.trace.stream import WINDOW_BYTES
 
@@ -105,3 +106,25 @@ def test_other_encodings_are_looked_up_too(tmp_path: Path) -> None:
     path = written(tmp_path, events(20))
     path.write_bytes(path.read_text(encoding="utf-8").encode("utf-16"))
     assert json.loads(raw_event(path, 13, event_windows(path))) == json.loads(event(13))
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_columns_of_a_file_tell_where_its_events_stand(tmp_path: Path, processes: int) -> None:
+    elements = events(MANY)
+    path = written(tmp_path, elements)
+    cache.build(path, tmp_path / "columns", processes=processes)
+    windows = stored_windows(tmp_path / "columns")
+    assert windows is not None and len(windows) > 2
+    rows = {0, MANY - 1, MANY // 2, *(w.first_row for w in windows), *(w.first_row - 1 for w in windows[1:])}
+    assert {row: raw_event(path, row, windows) for row in rows} == {row: elements[row] for row in rows}
+
+
+def test_columns_that_are_not_there_damaged_or_of_another_version_tell_nothing(tmp_path: Path) -> None:
+    assert stored_windows(tmp_path / "gone") is None
+    path = written(tmp_path, events(3))
+    cache.build(path, tmp_path / "columns")
+    index = tmp_path / "columns" / cache.INDEX
+    index.write_text(json.dumps(json.loads(index.read_text()) | {"version": -1}))
+    assert stored_windows(tmp_path / "columns") is None
+    index.write_text("{")
+    assert stored_windows(tmp_path / "columns") is None
