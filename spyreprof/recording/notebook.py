@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from spyreprof.errors import UserError
-from spyreprof.inputs import InputKind, identify, not_read
+from spyreprof.inputs import STACKS, InputKind, identify, not_read
 from spyreprof.recording import schema
 from spyreprof.recording.import_cache import Entry, entry_for
 from spyreprof.recording.store import Recording, open_recording
@@ -150,6 +150,11 @@ def load_tables(path: str | os.PathLike[str], run: int | None = None) -> Tables:
         return Tables(open_recording(path, run))
     if kind is InputKind.REPORT:
         raise UserError(f"{path} is a report: its tables stayed in the recording.", "Load the recording.")
+    if kind in STACKS:
+        raise UserError(
+            f"{path} is {kind.value}: call stacks have no tables.",
+            "Read it with `spyreprof report`, or load a recording.",
+        )
     if kind is not InputKind.TRACE:
         raise not_read(path, kind)
     if run is not None:

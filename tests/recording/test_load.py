@@ -103,6 +103,14 @@ def test_what_is_no_recording_is_refused_in_a_sentence(tmp_path: Path, content: 
         spyreprof.load(tmp_path / "absent")
 
 
+def test_call_stacks_have_no_tables_and_a_verb_that_reads_them_is_named(tmp_path: Path) -> None:
+    stacks = tmp_path / "stacks.txt"
+    stacks.write_text("main;step 3\nmain 1\n")
+    with pytest.raises(UserError, match="call stacks have no tables") as caught:
+        spyreprof.load(stacks)
+    assert "spyreprof report" in caught.value.remedy
+
+
 def test_importing_the_package_brings_the_standard_library_alone() -> None:
     script = "import spyreprof, sys; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
