@@ -27,6 +27,8 @@ MAX_FILES = 1024
 MAX_NAME = 256
 MAX_FILE_BYTES = 2**23
 
+KINDS = ("speedscope", "collapsed_stacks", "trace")
+
 # A weight whose unit the file does not tell is a number of samples, never a time.
 SAMPLES = "samples"
 UNITS = {

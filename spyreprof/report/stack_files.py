@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from spyreprof.inputs import STACKS, InputKind
-from spyreprof.recording.imported_stacks import SAMPLES, UNITS
+from spyreprof.recording.imported_stacks import KINDS, SAMPLES, UNITS
 from spyreprof.report.model import Input
 from spyreprof.report.redact import Redactor, own_words
 from spyreprof.report.stack_model import FunctionWeight, SamplesOf, StackFileReport, StackProfileReport
@@ -14,8 +13,7 @@ from spyreprof.report.stack_model import FunctionWeight, SamplesOf, StackFileRep
 if TYPE_CHECKING:
     from spyreprof.recording.imported_stacks import StackFileSummary, StackFunction, StackProfileSummary
 
-# A stored summary may be a stranger's: its kind is one of these, or it stays unnamed.
-_KINDS = frozenset(kind.name.lower() for kind in (*STACKS, InputKind.TRACE))
+# A stored summary may be a stranger's: its kind is a known one, or it stays unnamed.
 _OTHER = "unknown"
 
 
@@ -43,7 +41,7 @@ def stack_inputs(summaries: Sequence[StackFileSummary]) -> tuple[Input, ...]:
 def _file(number: int, summary: StackFileSummary, redactor: Redactor) -> StackFileReport:
     return StackFileReport(
         file=number,
-        kind=summary.kind if summary.kind in _KINDS else _OTHER,
+        kind=summary.kind if summary.kind in KINDS else _OTHER,
         profiles_read=summary.profiles_read,
         profiles_without_weight=summary.profiles_without_weight,
         profiles_total=summary.profiles_total,

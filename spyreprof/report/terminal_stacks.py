@@ -49,7 +49,9 @@ def _read(file: StackFileReport, show_all: bool) -> str:
     if file.profiles_without_weight:
         parts.append(f"{file.profiles_without_weight:,} of them without weight")
     parts += [f"{_samples(file.samples_read)} read", f"{file.samples_kept:,} kept"]
-    parts.append(f"{dropped} ({why})" if why and show_all else dropped)
+    # of a profile that is listed the reasons stand among the sentences below
+    told = why and (show_all or file.profiles_without_weight)
+    parts.append(f"{dropped} ({why})" if told else dropped)
     return f"file {file.file} ({_TITLES.get(file.kind, file.kind)}): {', '.join(parts)}"
 
 

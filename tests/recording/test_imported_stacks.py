@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 from builders import MS, TraceBuilder, decode_name
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spyreprof import registry
 from spyreprof.errors import UserError
@@ -157,6 +159,29 @@ def test_a_name_with_line_breaks_is_one_function() -> None:
     assert sum(one.self_weight for one in found.top) == 6
 
 
+@given(
+    st.lists(st.tuples(st.lists(st.text(max_size=9), min_size=1, max_size=4), st.integers(0, 9)), min_size=1),
+    st.sampled_from(["none", "seconds"]),
+)
+def test_the_self_weights_of_any_stacks_add_up_and_nothing_weighs_more_than_all(
+    stacks: list[tuple[list[str], int]], unit: str
+) -> None:
+    names = sorted({name for stack, _ in stacks for name in stack})
+    samples = [[names.index(name) for name in stack] for stack, _ in stacks]
+    weights = [weight for _, weight in stacks]
+    data = speedscope(list(names), sampled(samples, list(weights), unit))
+    if not sum(weights):
+        with pytest.raises(UserError):
+            file_of(data)
+        return
+    found = profile_of(data)
+    assert found.weight == sum(weights)
+    assert sum(one.self_weight for one in found.top) <= found.weight
+    if found.functions <= 15:
+        assert sum(one.self_weight for one in found.top) == found.weight
+    assert all(one.self_weight <= one.total_weight <= found.weight for one in found.top)
+
+
 def test_a_profile_without_weight_is_counted_and_not_listed() -> None:
     data = speedscope(["main"], sampled([[0]], [1]), sampled([[0]], [0]), sampled([], []), sampled([[7]], [1]))
     found = file_of(data)
@@ -244,6 +269,14 @@ def test_samples_too_many_to_be_kept_beside_the_events_are_read_all_the_same(tmp
     assert trace.stat().st_size > 2**22
     [found] = imported(tmp_path, trace).stack_files
     assert found.samples_kept == 80_000
+
+
+def test_a_trace_whose_samples_are_null_has_none(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    trace.write_text(json.dumps(chrome(events=True) | {"samples": None}))
+    recording = imported(tmp_path, trace)
+    assert recording.stack_files == ()
+    assert not any("call stacks" in note for note in recording.manifest.notes)
 
 
 def test_samples_that_cannot_be_used_are_named_and_the_trace_is_read(tmp_path: Path) -> None:

@@ -118,6 +118,12 @@ def test_events_out_of_order_and_frames_without_an_end_are_told() -> None:
     assert "2 dropped (the end of a frame that is not open 2)" in drawn(report, show_all=True)
 
 
+def test_why_samples_of_a_profile_that_is_not_listed_were_dropped_is_told() -> None:
+    lost = {"type": "sampled", "unit": "none", "samples": [[9], [9]], "weights": [1, 1]}
+    text = drawn(report_on(speedscope(sampled([1]), lost)))
+    assert "2 profiles read, 1 of them without weight, 3 samples read, 1 kept, 2 dropped (a frame that" in text
+
+
 def test_unknown_waiting_has_its_reason_and_no_column() -> None:
     report = report_on(collapsed("main;step 3\n"))
     [profile] = report.stack_files[0].profiles
