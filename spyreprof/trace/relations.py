@@ -1,7 +1,8 @@
 """What belongs together: device work, the call that launched it, and the operator that made the call.
 
-A launch is found by the flow arrow between the two, else by their correlation id. An id that several launches have, as
-in files merged from several ranks, links nothing: what would be a guess is counted as ambiguous. One launch of a
+A launch is found by the flow arrow between the two, else by their correlation id. Of an id that several launches have,
+as in files merged from several ranks, the launch of the process that drove the device is taken (`merged`); where that
+is not known, it links nothing: what would be a guess is counted as ambiguous. One launch of a
 recorded graph has many kernels, which is as it should be.
 """
 
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spyreprof.trace.joins import Lookup
+from spyreprof.trace.merged import launch_by_process
 from spyreprof.trace.nesting import NO_PARENT, innermost, nest
 from spyreprof.trace.roles import LAUNCHES, RUNTIME, WORK, Role, Roles
 from spyreprof.trace.table import MISSING, EventTable, Flags, Integers
@@ -58,6 +60,8 @@ def relate(table: EventTable, found: Roles) -> Relations:
     by_correlation, count = Lookup(table.correlation[calls], calls).find(table.correlation[work])
     open_ = launch[work] == MISSING
     launch[work] = np.where(open_ & (count == 1), by_correlation, launch[work])
+    repeated = work[(launch[work] == MISSING) & (count > 1)]
+    launch[repeated] = launch_by_process(table, calls, repeated, launch, found.has(Role.GRAPH_LAUNCH))
     linked = launch[counted] != MISSING
     several = np.zeros(len(table), np.bool_)
     several[work] = count > 1
