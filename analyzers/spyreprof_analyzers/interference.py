@@ -30,8 +30,10 @@ class Interference:
         extra_wait_share: added waiting over all waiting of running decodes, both in request-seconds.
         window_share: the added time itself over the judged window, however many decodes waited.
         slowest_mixed_share: of the slowest hundredth of the steps that generate, the share with prompt tokens in
-            them; None with too few steps.
+            them, of those that compiled nothing; None with too few steps.
         interrupted_steps: steps with prompt tokens in which decodes ran or waited.
+
+    Of steps that compiled nobody knows what prompts added: they count as waiting, and add nothing.
     """
 
     extra_wait_share: float
@@ -49,17 +51,18 @@ def interference(steps: EngineSteps, judged_ns: int, rules: RuleBook) -> Interfe
         rules: how many steps are enough.
     """
     rule, steps = rules["SPY-INT-001"], steps.where(steps.counted)
-    alone = steps.of_phase(DECODE)
+    warm = steps.compiles == 0
+    alone = steps.where(warm & (steps.phase == DECODE))
     if len(alone) < rule.threshold("min_decode_steps"):
         return None
     decoding = np.where(np.isin(steps.phase, (DECODE, MIXED)), steps.generation_requests, 0)
     decoding = np.where(steps.phase == PREFILL, _decodes_left_out(steps), decoding)
-    with_prompts = np.isin(steps.phase, (PREFILL, MIXED)) & (decoding > 0)
+    with_prompts = warm & np.isin(steps.phase, (PREFILL, MIXED)) & (decoding > 0)
     # a step without them costs nothing where no decode waits to be in it
     usual = np.where(steps.phase == MIXED, usual_step_ns(alone, decoding, rule.threshold("min_steps_per_size")), 0)
     extra_ns = np.where(with_prompts, np.maximum(steps.duration_ns - usual, 0), 0)
     waited = int((steps.duration_ns * decoding).sum())
-    generating = steps.where(np.isin(steps.phase, (DECODE, MIXED)))
+    generating = steps.where(warm & np.isin(steps.phase, (DECODE, MIXED)))
     slowest: float | None = None
     if len(generating) >= rule.threshold("min_steps_for_tail"):
         tail = generating.duration_ns >= np.percentile(generating.duration_ns, 99)
