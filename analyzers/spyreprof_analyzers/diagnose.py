@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from spyreprof.findings import Diagnosis, ExcludedTime
+from spyreprof.recording.counters import exported_engines
 from spyreprof.targets import Targets
 from spyreprof_analyzers import intervals
 from spyreprof_analyzers.book import EvidenceBook
@@ -26,15 +27,19 @@ from spyreprof_analyzers.engine_steps import (
     busiest_writer,
     engine_steps,
 )
+from spyreprof_analyzers.engines import engines_of
 from spyreprof_analyzers.facts import Facts, floors, shares_of, with_unsplit_unknown
 from spyreprof_analyzers.front_end import front_end
 from spyreprof_analyzers.gaps import requests_in_flight
+from spyreprof_analyzers.gauge_state import gauge_state
+from spyreprof_analyzers.gauge_verdict import decide_by_gauges
 from spyreprof_analyzers.host_stacks import pid_of, process_stacks
 from spyreprof_analyzers.imported_traces import what_files_show
 from spyreprof_analyzers.interconnect import link_questions, with_link
 from spyreprof_analyzers.interference import interference
 from spyreprof_analyzers.kv_pressure import (
     most_tokens_lost,
+    preempted_requests,
     preemptions,
     prefix_hit_ratio,
     usual_prompt_tokens,
@@ -53,8 +58,10 @@ from spyreprof_analyzers.request_log import (
     request_times,
 )
 from spyreprof_analyzers.scheduler import admission, gauges
+from spyreprof_analyzers.several import Judged, binding, verdict_of_all, with_engines
 from spyreprof_analyzers.slope import fit_step_model, usual_cycle_ns
 from spyreprof_analyzers.slow_requests import tail_latencies
+from spyreprof_analyzers.stall import stalled
 from spyreprof_analyzers.steady_state import steady_window
 from spyreprof_analyzers.step_curve import step_curve
 from spyreprof_analyzers.step_models import decode_models
@@ -63,14 +70,16 @@ from spyreprof_analyzers.verdict import decide
 from spyreprof_analyzers.without_steps import what_was_seen
 
 if TYPE_CHECKING:
-    from spyreprof.findings import SteadyWindow
+    from spyreprof.findings import SteadyWindow, Verdict
     from spyreprof.recording.schema import AnalysisInputs
     from spyreprof.rules import RuleBook
     from spyreprof_analyzers.bounds import Bound
     from spyreprof_analyzers.communication import Ranks
     from spyreprof_analyzers.facts import Side
+    from spyreprof_analyzers.gauge_state import GaugeState
     from spyreprof_analyzers.phase_profiles import PhaseProfiles
     from spyreprof_analyzers.request_log import RequestLog
+    from spyreprof_analyzers.stall import Stall
 
 
 def diagnose(inputs: AnalysisInputs, rules: RuleBook, targets: Targets) -> Diagnosis:
@@ -90,37 +99,85 @@ def diagnose(inputs: AnalysisInputs, rules: RuleBook, targets: Targets) -> Diagn
             "run the engine under `spyreprof record`",
         )
         return what_files_show(inputs.imported_faults, inputs.imported_stacks, len(inputs.steps), book)
+    engines = engines_of(inputs, rules)
+    if not engines:
+        judged = _judge(inputs, rules, book)
+        return _conclude(judged, judged.verdict, rules, targets, book)
+    each: dict[int, _Judgement] = {}
+    for engine in engines:
+        book.engine = engine.number
+        each[engine.number] = _judge(engine.inputs, rules, book, alone=False)
+    of_all = [Judged(one, each[one.number].verdict, each[one.number].facts, each[one.number].state) for one in engines]
+    book.engine = binding(of_all).engine.number
+    found = _conclude(each[book.engine], verdict_of_all(of_all), rules, targets, book, alone=False)
+    return with_engines(
+        found, of_all, len({key.endpoint for key in exported_engines(inputs.counters)}) < 2, rules, book
+    )
+
+
+@dataclass(frozen=True)
+class _Judgement:
+    """One engine's verdict, and all that it was reached from. Without steps `facts` and what hangs on it is None."""
+
+    inputs: AnalysisInputs
+    verdict: Verdict
+    state: GaugeState | None
+    stall: Stall | None
+    facts: Facts | None = None
+    everything: EngineSteps | None = None
+    profiles: PhaseProfiles | None = None
+
+
+def _judge(inputs: AnalysisInputs, rules: RuleBook, book: EvidenceBook, *, alone: bool = True) -> _Judgement:
+    """Reach the verdict on one engine; `alone` says that requests of a client's log are all its own."""
     writer = busiest_writer(inputs.steps)
     everything = engine_steps(inputs.steps, writer) if writer is not None else None
+    stall = stalled(inputs, rules)
     if writer is None or everything is None or len(everything) < 2:
-        withheld(
-            targets.price_per_hour,
-            book,
-            "no engine step was seen",
-            "record an engine whose steps are seen: `spyreprof doctor`",
-        )
-        return what_was_seen(inputs, rules, book)
+        state = gauge_state(inputs, rules)
+        return _Judgement(inputs, decide_by_gauges(state, inputs, stall, rules, book), state, stall)
     ranks = ranks_of(inputs, writer, rules)
     everything = ranks.steps.get(ranks.judged, everything)
     inputs = _of_engine(inputs, ranks)
     window = steady_window(everything, inputs, rules)
     steps = _steps_of(everything, window, inputs, rules)
     profiles = phase_profiles(inputs, steps, ranks, rules)
-    facts = _facts(inputs, everything, window, profiles, ranks, rules, book)
-    verdict = decide(facts, rules, book)
+    facts = _facts(inputs, everything, window, profiles, ranks, rules, book, alone=alone)
+    facts = replace(facts, gauge_state=gauge_state(inputs, rules, window), stall=stall)
+    return _Judgement(inputs, decide(facts, rules, book), facts.gauge_state, stall, facts, everything, profiles)
+
+
+def _conclude(
+    judged: _Judgement, verdict: Verdict, rules: RuleBook, targets: Targets, book: EvidenceBook, *, alone: bool = True
+) -> Diagnosis:
+    """Everything about one engine, beside the verdict."""
+    inputs, facts = judged.inputs, judged.facts
+    if facts is None or judged.everything is None or judged.profiles is None:
+        withheld(
+            targets.price_per_hour,
+            book,
+            "no engine step was seen",
+            "record an engine whose steps are seen: `spyreprof doctor`",
+        )
+        return what_was_seen(inputs, verdict, judged.state, judged.stall, rules, book)
+    profiles = judged.profiles
     open_questions(inputs, facts, book)
     link_questions(facts, _calls_of_accelerator(inputs), book)
     latencies = latency_rows(facts, targets, book)
-    tails = tail_latencies(inputs, everything, facts, latencies, rules, book)
+    # what is slow at one engine, or costs money there, cannot be told by a log and a price of all of them
+    tails = tail_latencies(inputs, judged.everything, facts, latencies, rules, book) if alone else ()
+    price = targets.price_per_hour if alone else None
+    if not alone:
+        withheld(targets.price_per_hour, book, "the price is of several engines", "record one engine at a time")
     return Diagnosis(
-        window=window,
+        window=facts.window,
         time_budget=facts.budget,
         phases=phase_reports(facts, phase_splits(profiles, inputs, facts.communication), rules, book),
         latencies=latencies,
         tails=tails,
         verdict=verdict,
         findings=findings(Context(facts, verdict, targets, rules, book, tails)),
-        cost=cost(inputs, facts, targets.price_per_hour, rules, book),
+        cost=cost(inputs, facts, price, rules, book),
         not_judged=(*verdict.missing, *book.not_judged),
         evidence=book.evidence,
     )
@@ -134,6 +191,8 @@ def _facts(
     ranks: Ranks,
     rules: RuleBook,
     book: EvidenceBook,
+    *,
+    alone: bool = True,
 ) -> Facts:
     steps = _steps_of(everything, window, inputs, rules)
     seen = gauges(inputs.counters, inputs.polls, inputs.recording_end_ns)
@@ -146,7 +205,7 @@ def _facts(
     found = communication(ranks, steps, inputs, rules)
     splits = phase_splits(profiles, inputs, found)
     cycles_ns = usual_cycle_ns(steps)
-    model = fit_step_model(steps, cycles_ns, rules)
+    model = fit_step_model(steps, cycles_ns, rules, inputs.own_machine)
     wall = wall_time(window, steps, inputs, in_flight, seen, rules)
     excluded = _excluded(inputs, window, wall.paused_ns)
     budget = time_budget(wall, splits, excluded)
@@ -161,10 +220,14 @@ def _facts(
         )
         for side in profiles.of
     }
-    times = request_times(inputs.counters, log, marked_requests(inputs.requests), window)
+    own, marked = (log, marked_requests(inputs.requests)) if alone else (None, None)
+    times = request_times(inputs.counters, own, marked, window)
     hit_ratio = prefix_hit_ratio(inputs.counters, window)
     prompt_tokens = usual_prompt_tokens(log, inputs.counters, hit_ratio, window)
     finished = times.requests if times is not None else None
+    preempted = preemptions(inputs.counters, everything, prompt_tokens, most_tokens_lost(inputs.settings, log), window)
+    if preempted is not None:
+        preempted = replace(preempted, per_request=preempted_requests(inputs.requests, inputs.counters, window))
     processes = process_use(inputs.usage, window.start_ns, window.end_ns, rules)
     engine_pids = frozenset(
         pid for writer in inputs.steps["writer"].unique() if (pid := pid_of(str(writer))) is not None
@@ -188,10 +251,8 @@ def _facts(
         curve=step_curve(steps, rules),
         floors={side: floors(side, steps, inputs.model, peaks, rules) for side in bounds},
         idle_client_share=_idle_client_share(log, in_flight, window),
-        requests_in_window=int(in_window(log, window).sum()) if log is not None else finished,
-        preemptions=preemptions(
-            inputs.counters, everything, prompt_tokens, most_tokens_lost(inputs.settings, log), window
-        ),
+        requests_in_window=int(in_window(own, window).sum()) if own is not None else finished,
+        preemptions=preempted,
         interference=interference(steps, wall.judged_ns, rules),
         reasoning=reasoning(log, window),
         prefix_hit_ratio=hit_ratio,
@@ -205,7 +266,7 @@ def _facts(
         named_parts=named_parts(inputs.named_phases, window, ranks.judged),
         processes=processes,
         engine_pid=pid_of(ranks.judged),
-        front_end=front_end(log, times, window, processes, engine_pids, rules),
+        front_end=front_end(own, times, window, processes, engine_pids, rules),
     )
 
 

@@ -19,6 +19,7 @@ def host_facts() -> dict[str, object]:
         "memory_bytes": memory_bytes(),
         "l3_bytes": l3_bytes(),
         "container": container(),
+        "virtual": virtual(),
     }
 
 
@@ -73,6 +74,20 @@ def container() -> str | None:
             return kind
     declared = read_text(Path("/run/systemd/container")).strip()
     return declared or None
+
+
+def virtual() -> bool | None:
+    """Whether the machine shares its processors with others through a hypervisor; None where the kernel tells nothing.
+
+    x86 names a hypervisor among the flags of a processor, and s390x is always divided into partitions.
+    """
+    if platform.machine() == "s390x":
+        return True
+    for line in read_text(Path("/proc/cpuinfo")).splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "flags":
+            return "hypervisor" in value.split()
+    return None
 
 
 def cgroup_limits() -> tuple[float | None, int | None]:

@@ -33,6 +33,7 @@ class Host(msgspec.Struct, frozen=True):
     memory_bytes: int | None = None
     l3_bytes: int | None = None
     container: str | bool | None = None
+    virtual: bool | None = None
 
 
 class Collector(msgspec.Struct, frozen=True):

@@ -280,6 +280,8 @@ class AnalysisInputs:
     settings_of: tuple[tuple[EngineKey, EngineSettings], ...] = ()
     device_kind: str | None = None
     cpu_count: int | None = None
+    # Nobody else uses its processors: neither virtual nor in a container; None where that is not known.
+    own_machine: bool | None = None
     collectives: pd.DataFrame | None = None
     # Columns of POLLS; None like no rows: it is not known when gauges were asked for in vain.
     polls: pd.DataFrame | None = None

@@ -239,6 +239,7 @@ class Recording:
             imported_faults=tuple(fault for one in self.trace_summaries for fault in one.faults) if imported else None,
             imported_stacks=self._imported_stacks() if imported else None,
             device_kind=torch.device_kind if torch is not None else None,
+            own_machine=None if host.virtual is None else not (host.virtual or host.container),
             cpu_count=len(torch.affinity) if torch is not None and torch.affinity else host.cpu_count,
         )
 

@@ -32,6 +32,24 @@ def test_the_processor_is_named_on_every_architecture(files: dict[str, str], tex
     assert host.cpu_model() == model
 
 
+@pytest.mark.parametrize(
+    ("machine", "text", "virtual"),
+    [
+        ("x86_64", "flags\t\t: fpu vme hypervisor avx2\n", True),
+        ("x86_64", "flags\t\t: fpu vme avx2\n", False),
+        ("x86_64", "flags\t\t: fpu nohypervisor\n", False),
+        ("ppc64le", "cpu\t\t: POWER10\n", None),
+        ("s390x", "", True),
+    ],
+)
+def test_a_machine_is_virtual_where_its_processors_say_so_and_unknown_where_they_say_nothing(
+    files: dict[str, str], monkeypatch: pytest.MonkeyPatch, machine: str, text: str, virtual: bool | None
+) -> None:
+    files["/proc/cpuinfo"] = text
+    monkeypatch.setattr(host.platform, "machine", lambda: machine)
+    assert host.virtual() is virtual
+
+
 def test_memory_is_in_bytes_and_unknown_where_unreadable(files: dict[str, str]) -> None:
     assert host.memory_bytes() is None
     files["/proc/meminfo"] = "MemTotal:       24684092 kB\nMemFree: 1 kB\n"
@@ -40,7 +58,7 @@ def test_memory_is_in_bytes_and_unknown_where_unreadable(files: dict[str, str]) 
 
 def test_what_cannot_be_read_is_missing_and_not_zero(files: dict[str, str]) -> None:
     facts = host.host_facts()
-    assert facts["memory_bytes"] is facts["cpu_model"] is facts["l3_bytes"] is None
+    assert facts["memory_bytes"] is facts["cpu_model"] is facts["l3_bytes"] is facts["virtual"] is None
 
 
 @pytest.mark.parametrize(
