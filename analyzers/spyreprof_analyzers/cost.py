@@ -11,16 +11,16 @@ import numpy as np
 from spyreprof.findings import Cost, CostCut, CostLine, RequestCost
 from spyreprof.units import NS_PER_S
 from spyreprof_analyzers.facts import mixed_prefill_ratio
-from spyreprof_analyzers.request_log import in_window
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from spyreprof.findings import CostLineName
+    from spyreprof.findings import CostLineName, SteadyWindow
     from spyreprof.recording.schema import AnalysisInputs
     from spyreprof.rules import RuleBook
     from spyreprof_analyzers.book import EvidenceBook
     from spyreprof_analyzers.facts import Facts
+    from spyreprof_analyzers.request_log import RequestLog
 
 TOPIC = "cost"
 OPTION = "give what an hour of everything that was recorded costs: `spyreprof report --price-per-hour PRICE`"
@@ -161,7 +161,7 @@ def _reasoning(facts: Facts) -> tuple[float, float] | None:
     log = facts.log
     if log is None:
         return None
-    inside = in_window(log, facts.window) & (log.output_tokens > 0)
+    inside = _there(log, facts.window) & (log.output_tokens > 0)
     known = inside & (log.reasoning_tokens <= log.output_tokens)
     if not known.any() or known.sum() < _MIN_KNOWN_RATIO * inside.sum():
         return None
@@ -171,6 +171,13 @@ def _reasoning(facts: Facts) -> tuple[float, float] | None:
     if decode_ns.sum() <= 0:
         return by_tokens, by_tokens
     return float((decode_ns * thought / output).sum() / decode_ns.sum()), by_tokens
+
+
+def _there(log: RequestLog, window: SteadyWindow) -> NDArray[np.bool_]:
+    """Requests that were there in the window, whenever they came: their lengths count, not their times."""
+    if log.arrival_ns is None:
+        return np.ones(len(log), dtype=np.bool_)
+    return (log.arrival_ns < window.end_ns) & (log.arrival_ns + log.e2e_ns > window.start_ns)
 
 
 def _line(name: CostLineName, spent: Attribution, price_per_hour: Fraction) -> CostLine:
@@ -197,7 +204,7 @@ def _requests(spent: Attribution, facts: Facts, price_per_hour: Fraction) -> tup
     per_output = _per_token(spent, ("output", "visible_output", "reasoning"), price_per_hour)
     if log is None or per_input is None or per_output is None:
         return ()
-    known = np.flatnonzero(in_window(log, facts.window) & (log.prompt_tokens >= 0) & (log.output_tokens > 0))
+    known = np.flatnonzero(_there(log, facts.window) & (log.prompt_tokens >= 0) & (log.output_tokens > 0))
     if len(known) == 0:
         return ()
     prompt, output = log.prompt_tokens[known].astype(np.int64), log.output_tokens[known].astype(np.int64)

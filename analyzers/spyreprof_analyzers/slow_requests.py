@@ -92,7 +92,7 @@ def tail_latencies(
         book.leave_open(
             TOPIC,
             f"{len(chosen)} requests of the steady state can be taken apart; the slowest hundredth needs {least}",
-            "record for longer, or under more load",
+            "let that many arrive in the steady state: those that were there before it are not compared",
         )
         return ()
     later = np.where(times.log.output_tokens > 1, times.log.output_tokens - 1, np.nan)
