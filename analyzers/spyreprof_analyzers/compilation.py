@@ -12,7 +12,11 @@ from spyreprof.units import format_share
 from spyreprof_analyzers import intervals
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from spyreprof.findings import Severity
     from spyreprof.recording.schema import Interval
+    from spyreprof.rules import RuleBook
     from spyreprof_analyzers.context import Context
     from spyreprof_analyzers.engine_steps import EngineSteps
     from spyreprof_analyzers.time_budget import WallTime
@@ -27,21 +31,25 @@ class Compilation:
         steps: steps that say a compilation ran inside of them.
         steps_share: the time of those steps over the window.
         beside_share: share of the window in which something was compiled while a step ran that did not wait for it.
+        all_warm_up: so few steps passed without compiling that the window shows nothing else, and so few compiled
+            that this may be how the engine begins.
     """
 
     events: int
     steps: int
     steps_share: float
     beside_share: float
+    all_warm_up: bool = False
 
 
-def compilation(steps: EngineSteps, compiles: tuple[Interval, ...], wall: WallTime) -> Compilation:
+def compilation(steps: EngineSteps, compiles: tuple[Interval, ...], wall: WallTime, rules: RuleBook) -> Compilation:
     """Hold the compiler's own times against the step rows, which count compilations apart from it.
 
     Args:
         steps: the window's steps.
         compiles: compilations of their process.
         wall: the window cut by what ran.
+        rules: how many steps warm an engine up.
     """
     spans = intervals.union(intervals.as_spans((one.start_ns, one.end_ns) for one in compiles))
     hit = steps.compiles > 0
@@ -54,7 +62,16 @@ def compilation(steps: EngineSteps, compiles: tuple[Interval, ...], wall: WallTi
         steps=int(hit.sum()),
         steps_share=int(steps.duration_ns[hit].sum()) / length,
         beside_share=intervals.total(beside) / length,
+        all_warm_up=wall.compile_ns >= rules["SPY-CMP-001"].materiality_share * length and _warms_up(hit, rules),
     )
+
+
+def _warms_up(hit: NDArray[np.bool_], rules: RuleBook) -> bool:
+    """Is a window of steps that mostly compile short enough to be a warm-up?"""
+    rule, compiled = rules["SPY-GEN-002"], int(hit.sum())
+    if compiled == 0 or compiled > rule.threshold("max_warm_up_steps"):
+        return False
+    return len(hit) - compiled < rule.threshold("min_warm_steps")
 
 
 def compiles(context: Context) -> Finding | None:
@@ -81,14 +98,20 @@ def compiles(context: Context) -> Finding | None:
     against = list(rule.false_positive_notes)
     if seen.beside_share > 0:
         against.append(f"for {format_share(seen.beside_share)} of the window steps ran on beside a compilation")
+    severity: Severity = "high" if share >= rule.threshold("high_severity_share") else "medium"
+    means = (
+        "new shapes keep arriving. Shapes that are padded to a few sizes, dynamic shapes, or a warm-up of every shape "
+        "before the load avoid it."
+    )
+    if seen.all_warm_up:
+        severity, means = "info", "the engine was still warming up, which says nothing of how it runs afterwards."
     return Finding(
         id=rule.id,
         rule_version=rule.version,
-        severity="high" if share >= rule.threshold("high_severity_share") else "medium",
+        severity=severity,
         title=rule.title,
-        text=f"{format_share(share)} of the steady-state window passed in {seen.events} compilations, which held up "
-        f"{seen.steps} of {len(facts.steps)} steps: new shapes keep arriving. Shapes that are padded to a few sizes, "
-        "dynamic shapes, or a warm-up of every shape before the load avoid it.",
+        text=f"{format_share(share)} of the window passed in {seen.events} compilations, which held up "
+        f"{seen.steps} of {len(facts.steps)} steps: {means}",
         phase=None,
         share=share,
         evidence=evidence,

@@ -55,9 +55,11 @@ def confidence_in(
     if primary in _SEEN_BY_THE_TRACE and primary != "interconnect_bound" and once:
         lowering.append("the peaks were not measured both before and after the run")
     lowering.extend(_close_calls(primary, facts, rules))
+    if facts.drift is not None:
+        lowering.append(facts.drift.said)
     named = ", ".join(name.replace("_", " ") for name in agree) or "none"
     reasons = (f"witnesses that agree: {named}", *lowering)
-    if not agree or (len(agree) == 1 and (dissent or lowering)):
+    if not agree or facts.drift is not None or (len(agree) == 1 and (dissent or lowering)):
         return "low", reasons
     if len(agree) == 1 or lowering:
         return "medium", reasons

@@ -62,7 +62,7 @@ from spyreprof_analyzers.several import Judged, binding, verdict_of_all, with_en
 from spyreprof_analyzers.slope import fit_step_model, usual_cycle_ns
 from spyreprof_analyzers.slow_requests import tail_latencies
 from spyreprof_analyzers.stall import stalled
-from spyreprof_analyzers.steady_state import steady_window
+from spyreprof_analyzers.steady_state import load_drift, steady_window
 from spyreprof_analyzers.step_curve import step_curve
 from spyreprof_analyzers.step_models import decode_models
 from spyreprof_analyzers.time_budget import time_budget, wall_time
@@ -178,7 +178,7 @@ def _conclude(
         verdict=verdict,
         findings=findings(Context(facts, verdict, targets, rules, book, tails)),
         cost=cost(inputs, facts, price, rules, book),
-        not_judged=(*verdict.missing, *book.not_judged),
+        not_judged=tuple(dict.fromkeys((*verdict.missing, *book.not_judged))),
         evidence=book.evidence,
     )
 
@@ -256,7 +256,7 @@ def _facts(
         interference=interference(steps, wall.judged_ns, rules),
         reasoning=reasoning(log, window),
         prefix_hit_ratio=hit_ratio,
-        compilation=compilation(steps, inputs.compiles, wall),
+        compilation=compilation(steps, inputs.compiles, wall, rules),
         engines=_engines(inputs, ranks),
         sampled=process_stacks(inputs.stacks, window.start_ns, window.end_ns, rules, pid_of(ranks.judged)),
         overlap_share=wall.overlap_ns / max(int(steps.duration_ns.sum()), 1),
@@ -267,6 +267,7 @@ def _facts(
         processes=processes,
         engine_pid=pid_of(ranks.judged),
         front_end=front_end(own, times, window, processes, engine_pids, rules),
+        drift=load_drift(steps, window, rules),
     )
 
 

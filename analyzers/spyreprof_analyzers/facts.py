@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from spyreprof_analyzers.compilation import Compilation
     from spyreprof_analyzers.engine_steps import EngineSteps
     from spyreprof_analyzers.front_end import FrontEnd
+    from spyreprof_analyzers.gauge_state import GaugeState
     from spyreprof_analyzers.host_stacks import ProcessStacks
     from spyreprof_analyzers.interference import Interference
     from spyreprof_analyzers.kv_pressure import Preemptions
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from spyreprof_analyzers.request_log import RequestLog, RequestTimes
     from spyreprof_analyzers.scheduler import Admission
     from spyreprof_analyzers.slope import StepModel
+    from spyreprof_analyzers.steady_state import LoadDrift
+    from spyreprof_analyzers.stall import Stall
     from spyreprof_analyzers.step_curve import StepCurve
     from spyreprof_analyzers.step_models import DecodeModels
     from spyreprof_analyzers.time_budget import WallTime
@@ -113,6 +116,9 @@ class Facts:
     processes: tuple[ProcessUse, ...] = ()
     engine_pid: int | None = None
     front_end: FrontEnd | None = None
+    drift: LoadDrift | None = None
+    gauge_state: GaugeState | None = None
+    stall: Stall | None = None
 
     @property
     def weight_floor_ratio(self) -> float | None:

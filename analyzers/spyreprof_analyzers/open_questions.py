@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from spyreprof_analyzers.verdict import steady_state_missing
+
 if TYPE_CHECKING:
     from spyreprof.recording.schema import AnalysisInputs
     from spyreprof_analyzers.book import EvidenceBook
@@ -12,6 +14,9 @@ if TYPE_CHECKING:
 
 def open_questions(inputs: AnalysisInputs, facts: Facts, book: EvidenceBook) -> None:
     """Leave open what traces, peaks, gauges or a request log would have answered."""
+    unsteady = steady_state_missing(facts)
+    if unsteady is not None:
+        book.leave_open(unsteady.topic, unsteady.reason, unsteady.obtain)
     ran = {"prefill": facts.shares.prefill > 0, "decode": facts.shares.decode > 0}
     for side, bound in facts.bounds.items():
         unseen = bound.use is None and bound.peak_use == () and not bound.evidence

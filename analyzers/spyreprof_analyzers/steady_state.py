@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +21,46 @@ if TYPE_CHECKING:
     from spyreprof.recording.schema import AnalysisInputs
     from spyreprof.rules import RuleBook
     from spyreprof_analyzers.engine_steps import EngineSteps
+
+
+@dataclass(frozen=True, slots=True)
+class LoadDrift:
+    """A load that never holds: mean running requests in the first and in the last fifth of the window."""
+
+    first_requests: float
+    last_requests: float
+
+    @property
+    def said(self) -> str:
+        """What happens, in words."""
+        verb = "grows" if self.last_requests > self.first_requests else "falls"
+        return f"the load only {verb}: from {self.first_requests:.0f} running requests to {self.last_requests:.0f}"
+
+
+def load_drift(steps: EngineSteps, window: SteadyWindow, rules: RuleBook) -> LoadDrift | None:
+    """Whether running requests only grow, or only fall, from each fifth of the window to the next, and by how much.
+
+    Args:
+        steps: the window's steps; those whose requests are not known say nothing.
+
+    Returns:
+        None where the load holds, where there is too little of it to tell, and where most steps tell no requests.
+    """
+    rule, known = rules["SPY-GEN-002"], steps.where(steps.counted)
+    if len(known) == 0 or 2 * len(known) < len(steps):
+        return None
+    length = window.end_ns - window.start_ns
+    ends = [window.start_ns + length * part // FIFTHS for part in range(FIFTHS + 1)]
+    work = (known.context_requests + known.generation_requests).astype(np.float64)
+    means = []
+    for start, end in pairwise(ends):
+        inside = np.clip(np.minimum(known.end_ns, end) - np.maximum(known.start_ns, start), 0, None)
+        means.append(float((inside * work).sum()) / max(end - start, 1))
+    grows, falls = (all(sign * (b - a) > 0 for a, b in pairwise(means)) for sign in (1, -1))
+    low, high = sorted((means[0], means[-1]))
+    if not (grows or falls) or high < rule.threshold("min_drifting_requests"):
+        return None
+    return LoadDrift(means[0], means[-1]) if high > rule.threshold("max_drift_ratio") * low else None
 
 
 def steady_window(steps: EngineSteps, inputs: AnalysisInputs, rules: RuleBook) -> SteadyWindow:

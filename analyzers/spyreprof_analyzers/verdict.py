@@ -47,17 +47,18 @@ def decide(facts: Facts, rules: RuleBook, book: EvidenceBook) -> Verdict:
     """Reach a verdict, or abstain and say what is missing."""
     refusal = _refusal(facts, rules)
     if refusal is not None:
-        return undetermined(refusal, (), witnesses("undetermined", facts, rules, book))
+        return undetermined(refusal.reason, (refusal,), witnesses("undetermined", facts, rules, book))
     primary, reason = _primary(facts, rules)
+    unsteady = steady_state_missing(facts)
+    if unsteady is not None and primary in _SAYS_OF_THE_LOAD:
+        return undetermined(unsteady.reason, (unsteady,), witnesses("undetermined", facts, rules, book))
     if primary == "undetermined":
-        missing = (
-            NotJudged(
-                topic="what binds the largest phase",
-                reason=reason,
-                obtain="record with a profiler window and calibration on a quiet machine (the defaults of `record`)",
-            ),
+        missing = NotJudged(
+            topic="what binds the largest phase",
+            reason=reason,
+            obtain="record with a profiler window and calibration on a quiet machine (the defaults of `record`)",
         )
-        return undetermined(reason, missing, witnesses("undetermined", facts, rules, book))
+        return undetermined(reason, (missing,), witnesses("undetermined", facts, rules, book))
     views = witnesses(primary, facts, rules, book)
     confidence, reasons = confidence_in(primary, facts, views, rules)
     return Verdict(
@@ -99,14 +100,45 @@ _WITHOUT_A_CLASS = {
 }
 
 
-def _refusal(facts: Facts, rules: RuleBook) -> str | None:
-    rule = rules["SPY-GEN-001"]
+# What they say is how much load there was.
+_SAYS_OF_THE_LOAD = frozenset({"load_limited", "queue_bound", "kv_capacity_bound"})
+
+
+def _refusal(facts: Facts, rules: RuleBook) -> NotJudged | None:
+    """Why the window as a whole cannot be judged, and what would help."""
+    rule, seen = rules["SPY-GEN-001"], facts.compilation
     if len(facts.steps) < rule.threshold("min_steps_any"):
-        return f"the window holds only {len(facts.steps)} engine steps"
+        return NotJudged(
+            topic="what binds the engine",
+            reason=f"the window holds only {len(facts.steps)} engine steps",
+            obtain="record for longer",
+        )
+    if seen.all_warm_up:
+        return NotJudged(
+            topic="what binds the engine once it is warm",
+            reason=f"the window is all warm-up: {seen.steps} of its {len(facts.steps)} steps compiled",
+            obtain="record on until steps no longer compile, or begin after each shape of the load was compiled once",
+        )
     limit = rule.threshold("max_unexplained_share")
     if facts.shares.unexplained > limit:
-        return f"{format_share(facts.shares.unexplained)} of the window is unexplained (limit {format_share(limit)})"
+        return NotJudged(
+            topic="what binds the engine",
+            reason=f"{format_share(facts.shares.unexplained)} of the window is unexplained "
+            f"(limit {format_share(limit)})",
+            obtain="mark the steps with their tokens, and record a request log or the metrics page beside them",
+        )
     return None
+
+
+def steady_state_missing(facts: Facts) -> NotJudged | None:
+    """That the load never held, where it did not."""
+    if facts.drift is None:
+        return None
+    return NotJudged(
+        topic="the steady state",
+        reason=f"there is no steady state: {facts.drift.said}",
+        obtain="hold the load for a minute or longer: as many requests, or as many arrivals a second, all along",
+    )
 
 
 _BLOCKED: dict[str, str] = {
