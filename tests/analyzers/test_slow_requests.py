@@ -15,7 +15,7 @@ from spyreprof.findings import Diagnosis, Finding, TailLatency, TailPart
 from spyreprof.recording.schema import REQUESTS, AnalysisInputs, Interval
 from spyreprof.registry import diagnose, rules, targets
 from spyreprof_analyzers.engine_steps import engine_steps
-from spyreprof_analyzers.request_log import marked_requests
+from spyreprof_analyzers.request_log import marked_requests, request_log
 from spyreprof_analyzers.request_time import RequestTime, request_time
 from spyreprof_analyzers.slow_requests import _dominant
 
@@ -334,28 +334,44 @@ def test_a_healthy_load_has_nothing_above_info() -> None:
 # Sums
 
 
-@settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 10_000), both=st.booleans(), marks=st.booleans(), cap=st.sampled_from([2, 4, 16]))
-def test_parts_add_up_to_the_time_of_the_requests_to_the_nanosecond(
-    seed: int, both: bool, marks: bool, cap: int
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10_000), source=st.sampled_from(["client", "marks", "both"]), cap=st.sampled_from([2, 4, 16]),
+    engines=st.integers(1, 2),
+)  # fmt: skip
+def test_parts_add_up_to_the_time_of_every_request_to_the_nanosecond(
+    seed: int, source: str, cap: int, engines: int
 ) -> None:
-    engine = Engine(fixed_ns=20 * MS, max_num_seqs=cap, seed=seed, kv_tokens=300, reserve_output=bool(seed % 2))
-    run = replay(engine, open_loop(seed, 4.0, 75, (5, 60), (1, 20)))
-    made = inputs(run, engine)
-    if marks or both:
+    engine = Engine(fixed_ns=20 * MS, max_num_seqs=cap, seed=seed, kv_tokens=200, reserve_output=bool(seed % 2))
+    run = replay(engine, open_loop(seed, 4.0, 6, (5, 60), (1, 20)))
+    if not run.requests:
+        return
+    made = inputs(run, engine, compiles=(Interval(2 * S, 2 * S + seed * MS // 5, "compile"),))
+    if source != "client":
         made = as_marked(made, run)
-    if both:
+    if source == "both":
         made = with_client(made, 3 * MS)
-    pauses = (Interval(10 * S, 11 * S, "profiler window"),)
-    compiles = (Interval(30 * S, 30 * S + seed * MS, "compile"),)
-    for found in diagnose(replace(made, pauses=pauses, compiles=compiles)).tails:
+    log, marked = request_log(made.requests), marked_requests(made.requests)
+    times = request_time(
+        None if source == "marks" else log, marked, engine_steps(made.steps, "1-a"), made, engines, rules()
+    )
+    assert (sum(times.first.values()) == times.log.ttft_ns).all()
+    assert (sum(times.later.values()) == times.log.e2e_ns - times.log.ttft_ns).all()
+    for part in (*times.first.values(), *times.later.values()):
+        assert part.dtype == np.int64
+        assert (part >= 0).all()
+
+
+@pytest.mark.parametrize("with_marks", [True, False])
+def test_the_parts_of_both_groups_add_up_to_their_time(with_marks: bool) -> None:
+    engine, run = queued()
+    made = inputs(run, engine)
+    for found in diagnose(as_marked(made, run) if with_marks else made).tails:
         for group in ("slowest", "median"):
             ns = [getattr(row, f"{group}_ns") for row in found.parts if getattr(row, f"{group}_ns") is not None]
             assert sum(ns) == getattr(found, f"{group}_ns")
-            assert min(ns) >= 0
-        seen = found.slowest_mean_s * found.slowest * S
         if found.metric in ("ttft", "e2e"):
-            assert found.slowest_ns == pytest.approx(seen, rel=1e-9)
+            assert found.slowest_ns == pytest.approx(found.slowest_mean_s * found.slowest * S, rel=1e-9)
 
 
 def test_the_order_of_the_rows_is_irrelevant() -> None:
