@@ -403,6 +403,41 @@ class SteadyWindow(msgspec.Struct, frozen=True, kw_only=True):
     basis: str
 
 
+class EngineGauges(msgspec.Struct, frozen=True, kw_only=True):
+    """Gauges and counters of one engine over its window. None where one was not seen."""
+
+    running_mean: float | None
+    waiting_mean: float | None
+    kv_usage_mean: float | None
+    preemptions: int | None
+
+
+class EngineReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine of several, judged by itself.
+
+    Attributes:
+        number: its own where the engines have numbers; else by order.
+        binds: the verdict of the recording is that of this engine.
+        window: its steady state, of its steps or of its gauges; None where neither tells one.
+        time_budget: None where its steps were not seen.
+        steps: in the window; None where none were seen.
+        gauges: over the window.
+        evidence: ids of what its verdict rests on.
+    """
+
+    number: int
+    binds: bool
+    window: SteadyWindow | None
+    time_budget: TimeBudget | None
+    primary: BoundClass
+    confidence: Confidence | None
+    secondary: tuple[BoundClass, ...]
+    headline: str
+    steps: int | None
+    gauges: EngineGauges
+    evidence: tuple[str, ...]
+
+
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the analyzers conclude from one recording."""
 
@@ -416,3 +451,5 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     evidence: tuple[Evidence, ...]
     tails: tuple[TailLatency, ...] = ()
     cost: Cost | None = None
+    # Empty where the recording holds one engine; else by number.
+    engines: tuple[EngineReport, ...] = ()

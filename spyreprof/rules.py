@@ -39,7 +39,7 @@ class Abstention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 # In what order the advice of rules counts: the earlier speaks where two cannot both be followed.
-Catalogue = Literal["unservable", "bug", "compile", "memory", "queue", "phase", "communication", "host"]
+Catalogue = Literal["unservable", "bug", "balance", "compile", "memory", "queue", "phase", "communication", "host"]
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

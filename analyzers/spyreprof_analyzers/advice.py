@@ -19,26 +19,31 @@ if TYPE_CHECKING:
     from spyreprof_analyzers.book import EvidenceBook
     from spyreprof_analyzers.facts import Facts
     from spyreprof_analyzers.prediction import StepPrediction
+    from spyreprof_analyzers.request_log import RequestLog
 
 
 WITHIN_TARGET = "a larger batch within the latency target"
 
 
-def usual_length(facts: Facts) -> float | None:
-    """Prompt and output tokens of a request, 90th percentile; None where the log lacks a length."""
-    if facts.log is None:
+def usual_length(facts: Facts, percentile: float = 90) -> float | None:
+    """Prompt and output tokens of a request, a percentile over requests; None where the log lacks a length."""
+    return length_of(facts.log, percentile)
+
+
+def length_of(log: RequestLog | None, percentile: float) -> float | None:
+    """Prompt and output tokens of a logged request, a percentile over requests; None where the log lacks a length."""
+    if log is None:
         return None
-    length = float(np.percentile(facts.log.prompt_tokens + facts.log.output_tokens, 90))
+    length = float(np.percentile(log.prompt_tokens + log.output_tokens, percentile))
     return length if length > 0 else None  # NaN is not above
 
 
-def kv_fit(facts: Facts, rules: RuleBook) -> int | None:
-    """Requests whose prompt and output fit the KV cache together, at the 90th percentile of observed lengths."""
-    settings, length = facts.settings, usual_length(facts)
-    if settings.kv_blocks is None or settings.block_size is None or length is None:
+def kv_fit(facts: Facts, rules: RuleBook, percentile: float = 90) -> int | None:
+    """Requests whose prompt and output fit the KV cache together, at a percentile of the observed lengths."""
+    tokens, length = facts.settings.kv_capacity_tokens, usual_length(facts, percentile)
+    if tokens is None or length is None:
         return None
-    ratio = rules["SPY-QUE-001"].threshold("kv_fit_ratio")
-    return math.floor(ratio * settings.kv_blocks * settings.block_size / length)
+    return math.floor(rules["SPY-QUE-001"].threshold("kv_fit_ratio") * tokens / length)
 
 
 def batch_cap_advice(facts: Facts, targets: Targets, rules: RuleBook, book: EvidenceBook) -> Advice | None:

@@ -1,7 +1,7 @@
 """Which advice may stand beside which. A finding stays whatever becomes of its advice, and says what was held back.
 
-Advice counts in the order of the catalogue: what cannot be served, known bugs, compilation, memory, the batch cap, the
-phases, communication, the host. The earlier speaks where two cannot both be followed.
+Advice counts in the order of the catalogue: what cannot be served, known bugs, uneven engines, compilation, memory, the
+batch cap, the phases, communication, the host. The earlier speaks where two cannot both be followed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LAST = len(_ORDER)
 # More requests at once need more of the KV cache.
 _GROWS_THE_BATCH = frozenset({"max_num_seqs", "client concurrency"})
 # Nothing else is worth a try before these are put right.
-_FIRST = frozenset({"unservable", "bug"})
+_FIRST = frozenset({"unservable", "bug", "balance"})
 
 
 def arbitrate(findings: Sequence[Finding], primary: BoundClass, rules: RuleBook) -> tuple[Finding, ...]:

@@ -24,6 +24,8 @@ from spyreprof_analyzers import (
     reasoning,
     sharding,
     slow_requests,
+    stall,
+    unservable,
 )
 from spyreprof_analyzers.arbitration import arbitrate
 
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from spyreprof_analyzers.context import Context
 
 FINDINGS: tuple[Callable[[Context], Finding | None], ...] = (
+    unservable.cannot_serve,
+    stall.stands_still,
     load.load_limited,
     queueing.at_cap,
     kv_cache.full,

@@ -183,7 +183,7 @@ def _conclude(
     )
 
 
-def _facts(
+def _facts(  # noqa: PLR0913 - what was found before it
     inputs: AnalysisInputs,
     everything: EngineSteps,
     window: SteadyWindow,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from spyreprof.findings import Advice, ExpectedChange, Finding
 from spyreprof.units import NS_PER_S, format_seconds, format_share
 from spyreprof_analyzers.processes import at_limit
@@ -91,6 +93,25 @@ def outside_of_the_engine(context: Context) -> Finding | None:
     if seen is None or seen.outside_share < rule.threshold("min_outside_share"):
         return None
     share = facts.shares.front_end + facts.shares.scheduler_gap
+    if seen.process is None or share < rule.materiality_share:
+        # the network or the client itself may hold the requests
+        severity: Severity = "low"
+    else:
+        severity = context.severity(share, rule)
+    found = describe_outside(seen, severity, share, facts.settings, context.rules, context.book)
+    return msgspec.structs.replace(found, against=context.against(*found.against))
+
+
+def describe_outside(
+    seen: FrontEnd,
+    severity: Severity,
+    share: float | None,
+    settings: EngineSettings,
+    rules: RuleBook,
+    book: EvidenceBook,
+) -> Finding:
+    """The finding that requests spend much of the time to their first token outside of the engine."""
+    rule = rules["SPY-HST-004"]
     text = (
         f"{format_share(seen.outside_share)} of the time to the first token passes outside of the engine: clients wait "
         f"{format_seconds(seen.ttft_s)} on average, of which queue and prefill are "
@@ -103,11 +124,6 @@ def outside_of_the_engine(context: Context) -> Finding | None:
         )
     elif seen.watched:
         against.append("no process outside of the engine stands at the limit of one core")
-    if seen.process is None or share < rule.materiality_share:
-        # the network or the client itself may hold the requests
-        severity: Severity = "low"
-    else:
-        severity = context.severity(share, rule)
     return Finding(
         id=rule.id,
         rule_version=rule.version,
@@ -116,9 +132,9 @@ def outside_of_the_engine(context: Context) -> Finding | None:
         text=text,
         phase=None,
         share=share,
-        evidence=cite_front_end(seen, context.book),
-        against=context.against(*against),
-        advice=front_end_advice(facts.settings) if seen.process is not None else (),
+        evidence=cite_front_end(seen, book),
+        against=tuple(against),
+        advice=front_end_advice(settings) if seen.process is not None else (),
     )
 
 

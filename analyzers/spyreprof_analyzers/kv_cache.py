@@ -9,16 +9,20 @@ from spyreprof.findings import Advice, ExpectedChange, Finding
 from spyreprof.units import NS_PER_S, format_share
 from spyreprof_analyzers.advice import QUEUE_TIME, kv_fit, latency_price, throughput_change, usual_length
 from spyreprof_analyzers.facts import cite_blocked
+from spyreprof_analyzers.kv_room import Shortage, longest, more_room, needed_factor
 from spyreprof_analyzers.prediction import predict_step
 from spyreprof_analyzers.witnesses import blocked_class, held_share, recompute_binds
 
 if TYPE_CHECKING:
+    from spyreprof.recording.schema import EngineSettings
     from spyreprof.rules import RuleBook
     from spyreprof_analyzers.book import EvidenceBook
     from spyreprof_analyzers.context import Context
     from spyreprof_analyzers.facts import Facts
-    from spyreprof_analyzers.kv_pressure import Recomputed
+    from spyreprof_analyzers.kv_pressure import PerRequest, Preemptions, Recomputed
 
+# A request is at its longest when it ends: a cap that holds nearly all of them to their end is set by this percentile.
+PEAK_PERCENTILE = 95
 _OTHER_WAYS = "Shorter outputs, or fewer bytes per cached token, make room in the same way."
 
 
@@ -61,7 +65,14 @@ def full(context: Context) -> Finding | None:
     against = list(rule.false_positive_notes)
     if not seen.cap_is_known:
         against.append("the batch cap is not known, and may bind too")
-    advice = _more_blocks(facts, rules)
+    state = facts.gauge_state
+    factor = needed_factor(seen.demand_p95, state.resident_ratio if state is not None else None)
+    if factor is not None:
+        evidence.append(
+            book.add("kv_cache.needed_factor", factor, "ratio", "derived", source="gauges",
+                     method="95th percentile of running + waiting, times the share of the cache that one running "
+                     "request holds")
+        )  # fmt: skip
     return Finding(
         id=rule.id,
         rule_version=rule.version,
@@ -72,33 +83,36 @@ def full(context: Context) -> Finding | None:
         share=share,
         evidence=tuple(evidence),
         against=tuple(against),
-        advice=(advice,) if advice is not None else (),
+        advice=_ways(facts, factor, rules),
     )
+
+
+def _ways(facts: Facts, factor: float | None, rules: RuleBook) -> tuple[Advice, ...]:
+    """What makes room, the cheapest first; how many blocks, only where memory is not the device's."""
+    lack = Shortage(factor, facts.settings, facts.parameters, facts.device_kind, *longest(facts.log))
+    blocks = _more_blocks(facts, rules) if not lack.on_accelerator else None
+    return (*((blocks,) if blocks is not None else ()), *more_room(lack, rules))
 
 
 def recompute(context: Context) -> Finding | None:
     """Preempted requests are computed again."""
     facts, rules, book = context.facts, context.rules, context.book
     seen, rule = facts.preemptions, rules["SPY-KVC-002"]
-    if seen is None or seen.count == 0:
+    if seen is None or seen.count < rule.threshold("min_preemptions"):
         return None
     again, lost = seen.recomputed, facts.recompute_window_share
     if again is None or lost is None:
-        if seen.count >= rule.threshold("min_preemptions"):
-            book.leave_open(
-                "what preemption costs",
-                seen.reason
-                or "requests were preempted, but step rows and prompt counters do not show what was computed again",
-                "poll /metrics of the engine through the whole run"
-                if seen.reason is None
-                else "record a load whose requests run to their end, with a load generator that writes its result",
-            )
-        return None
-    if seen.count < rule.threshold("min_preemptions") or lost < rule.materiality_share:
-        return None
-    if again.low_share < rule.threshold("min_recomputed_share"):
-        return None
-    advice = _smaller_batch(facts, lost, rules)
+        book.leave_open(
+            "what preemption costs",
+            seen.reason
+            or "requests were preempted, but step rows and prompt counters do not show what was computed again",
+            "poll /metrics of the engine through the whole run"
+            if seen.reason is None
+            else "record a load whose requests run to their end, with a load generator that writes its result",
+        )
+        return _often(context, seen)
+    if lost < rule.materiality_share or again.low_share < rule.threshold("min_recomputed_share"):
+        return None  # some preemption is normal pressure, as long as it costs little
     return Finding(
         id=rule.id,
         rule_version=rule.version,
@@ -109,10 +123,71 @@ def recompute(context: Context) -> Finding | None:
         f"{format_share(lost)} of the window.",
         phase="prefill",
         share=lost,
-        evidence=_cite_recomputed(seen.count, again, lost, book),
+        evidence=(*_cite_recomputed(seen.count, again, lost, book), *cite_per_request(seen, book)),
         against=rule.false_positive_notes,
-        advice=(advice,) if advice is not None else (),
+        advice=_admit_fewer(facts, lost, rules),
     )
+
+
+def _often(context: Context, seen: Preemptions) -> Finding | None:
+    """Preemption that goes on in many steps or hits requests again and again, at a cost that is not known."""
+    facts, rules, book = context.facts, context.rules, context.book
+    rule = rules["SPY-KVC-002"]
+    steps = min(seen.count / max(len(facts.steps), 1), 1.0)
+    each = seen.per_request
+    told = again_and_again = each is not None and each.p99 >= rule.threshold("min_preemptions_p99")
+    if not again_and_again:
+        if steps < rule.threshold("min_preempted_step_share"):
+            return None
+        usual = usual_pressure(seen.count, each, facts.requests_in_window, rules)
+        if usual:
+            return None
+        told = usual is not None
+    evidence = [
+        book.add("kv_cache.preemptions", seen.count, "preemptions", "measured", source="/metrics counters",
+                 method="rise of vllm:num_preemptions over the window"),
+        book.add("kv_cache.preempted_step_share", steps, "ratio", "estimated", n=len(facts.steps),
+                 source="engine steps and /metrics counters", method="preemptions over steps, one to a step at most"),
+        *cite_per_request(seen, book),
+    ]  # fmt: skip
+    return Finding(
+        id=rule.id,
+        rule_version=rule.version,
+        severity="medium" if told and context.verdict.primary != "load_limited" else "low",
+        title=rule.title,
+        text=f"{seen.count} times a running request lost its KV blocks to others, in up to {format_share(steps)} of "
+        f"the steps{_per_request(each)}. What it cost to compute them again is not known.",
+        phase=None,
+        share=None,
+        evidence=tuple(evidence),
+        against=rule.false_positive_notes,
+        advice=_admit_fewer(facts, None, rules),
+    )
+
+
+def _per_request(each: PerRequest | None) -> str:
+    if each is None:
+        return ""
+    return f"; one request in a hundred lost them {each.p99:.0f} times or more often"
+
+
+def usual_pressure(count: int, each: PerRequest | None, finished: int | None, rules: RuleBook) -> bool | None:
+    """Were only a few requests preempted, as under usual pressure? None where neither tells how many."""
+    limit = rules["SPY-KVC-002"].threshold("usual_preempted_share")
+    if each is not None and each.preempted_share is not None:
+        return each.preempted_share < limit
+    return count / finished < limit if finished else None
+
+
+def cite_per_request(seen: Preemptions, book: EvidenceBook) -> tuple[str, ...]:
+    """Write down how often requests were preempted, where they tell it."""
+    each = seen.per_request
+    if each is None:
+        return ()
+    return (
+        book.add("kv_cache.preemptions_per_request_p99", each.p99, "preemptions", "measured", n=each.requests,
+                 source="requests", method="99th percentile over finished requests"),
+    )  # fmt: skip
 
 
 def _cite_recomputed(count: int, again: Recomputed, lost: float, book: EvidenceBook) -> tuple[str, ...]:
@@ -165,24 +240,59 @@ def _more_blocks(facts: Facts, rules: RuleBook) -> Advice | None:
     )  # fmt: skip
 
 
-def _smaller_batch(facts: Facts, lost: float, rules: RuleBook) -> Advice | None:
+def _admit_fewer(facts: Facts, lost: float | None, rules: RuleBook) -> tuple[Advice, ...]:
+    """Whole prompts first, where the engine admits by their first chunk; then a cap that the cache holds."""
+    whole = reserve_whole_prompts(facts.settings)
+    fewer = _smaller_batch(facts, lost, rules)
+    return tuple(advice for advice in (whole, fewer) if advice is not None)
+
+
+def reserve_whole_prompts(settings: EngineSettings) -> Advice | None:
+    """Admit a prompt only where all of it fits; None where that is so, or not known."""
+    if settings.reserve_full_prompt is not False:
+        return None
+    fewer = ExpectedChange(metric="preemptions", direction="down", note="of prompts that did not fit as a whole")
+    return Advice(
+        id="reserve_full_prompt",
+        setting="scheduler_reserve_full_isl",
+        from_="off",
+        to="on",
+        from_origin="measured",
+        expected=(
+            ExpectedChange(metric="preemptions", direction="down", note="of prompts that did not fit as a whole"),
+        ),
+        pays=(ExpectedChange(metric="queue time", direction="up", note="requests wait outside instead of inside"),),
+        preconditions=("the engine admits a prompt by its first chunk alone",),
+        test_arguments="--scheduler-reserve-full-isl",
+        refuted_if="vllm:num_preemptions rises as before",
+    )
+
+
+def _smaller_batch(facts: Facts, lost: float | None, rules: RuleBook) -> Advice | None:
     """A cap that lets in only as many as the cache holds to their end.
 
-    None where that is not known or no cut, and where the smaller batch is not predicted to bring more than it loses.
+    None where that is not known or no cut, and where the smaller batch is predicted to bring no more than it loses.
+    Without a prediction, or where what is lost is not known, fewer preemptions are all that is promised.
     """
-    cap, fits = facts.settings.max_num_seqs, kv_fit(facts, rules)
+    cap, fits = facts.settings.max_num_seqs, kv_fit(facts, rules, PEAK_PERCENTILE)
     if cap is None or fits is None or not 1 <= fits < cap:
         return None
-    gain = _gain_without_recompute(facts, fits, lost, rules)
-    if gain is None or gain.high is None or gain.high <= 0:
+    gain = _gain_without_recompute(facts, fits, lost, rules) if lost is not None else None
+    if gain is not None and (gain.high is None or gain.high <= 0):
         return None
+    return fewer_at_once(cap, fits, gain)
+
+
+def fewer_at_once(cap: int, fits: int, gain: ExpectedChange | None) -> Advice:
+    """Lower `max_num_seqs` to what the cache holds."""
+    fewer = ExpectedChange(metric="preemptions", direction="down", note="the cache holds all who run to their end")
     return Advice(
         id="max_num_seqs_to_fit",
         setting="max_num_seqs",
         from_=cap,
         to=fits,
         from_origin="measured",
-        expected=(gain,),
+        expected=(gain,) if gain is not None else (fewer,),
         pays=(ExpectedChange(metric="queue time", direction="up", note="requests wait outside instead of inside"),),
         preconditions=("more KV memory does the same without a smaller batch",),
         test_arguments=f"--max-num-seqs {fits}",

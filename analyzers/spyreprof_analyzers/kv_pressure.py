@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 PREEMPTIONS = "vllm:num_preemptions"
 PROMPT_TOKENS = "vllm:prompt_tokens"
+# The reader finds the other spellings of the first.
+_PREEMPTED_BUCKETS = ("vllm:request_num_preemptions_bucket", "ray_vllm:request_num_preemptions_bucket")
 PREFIX_QUERIES, PREFIX_HITS = "vllm:prefix_cache_queries", "vllm:prefix_cache_hits"
 PROMPT_LENGTH_SUM, PROMPT_LENGTH_COUNT = "vllm:request_prompt_tokens_sum", "vllm:request_prompt_tokens_count"
 
@@ -58,15 +62,29 @@ class Recomputed:
 
 
 @dataclass(frozen=True, slots=True)
+class PerRequest:
+    """How often finished requests were preempted: the 99th percentile, and the share that was at all.
+
+    The share is None where the engine's histogram has no boundary at none.
+    """
+
+    requests: int
+    p99: float
+    preempted_share: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Preemptions:
     """Preemptions in the window, and what they cost.
 
     `recomputed` is None where that cannot be told; `reason` says why, where more than missing counters is to blame.
+    `per_request` is None where no request tells how often it was preempted.
     """
 
     count: int
     recomputed: Recomputed | None
     reason: str | None = None
+    per_request: PerRequest | None = None
 
 
 def prefix_hit_ratio(counters: pd.DataFrame, window: SteadyWindow) -> float | None:
@@ -109,6 +127,39 @@ def most_tokens_lost(settings: EngineSettings, log: RequestLog | None) -> float 
         if not np.isnan(lengths).all():
             limits.append(float(np.nanmax(lengths)))
     return min(limits, default=None)
+
+
+def preempted_requests(requests: pd.DataFrame, counters: pd.DataFrame, window: SteadyWindow) -> PerRequest | None:
+    """How often requests were preempted: from their own rows, else from the engine's histogram; None without either."""
+    if "preemptions" in requests.columns:
+        told = requests["preemptions"].dropna().to_numpy(dtype=np.float64)
+        if len(told):
+            return PerRequest(len(told), float(np.percentile(told, 99)), float((told > 0).mean()))
+    bounds: dict[float, float] = {}
+    for label in _upper_bounds(counters):
+        # one boundary, summed over whatever else tells the series apart
+        rise = delta(counters, _PREEMPTED_BUCKETS[0], {"le": label}, start_ns=window.start_ns, end_ns=window.end_ns)
+        bounds[float(label)] = rise or 0.0
+    total = bounds.get(math.inf, 0.0)
+    if total <= 0:
+        return None
+    p99 = next(bound for bound in sorted(bounds) if bounds[bound] >= 0.99 * total)
+    never = bounds.get(0.0)
+    return PerRequest(round(total), p99, 1.0 - never / total if never is not None else None)
+
+
+def _upper_bounds(counters: pd.DataFrame) -> set[str]:
+    """Labels of the histogram's boundaries that are numbers."""
+    found = set()
+    for text in counters.loc[counters["name"].isin(_PREEMPTED_BUCKETS), "labels"].unique():
+        label = json.loads(text).get("le", "")
+        try:
+            number = float(label)
+        except (ValueError, TypeError):
+            continue
+        if not math.isnan(number):
+            found.add(label)
+    return found
 
 
 def preemptions(

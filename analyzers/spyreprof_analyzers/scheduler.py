@@ -162,8 +162,8 @@ def admission(
     cap_requests = int(running[blocked].max()) if blocked.any() else None
     at_cap = blocked & (running >= rule.threshold("at_cap_ratio") * (cap or cap_requests or 1))
     below_cap = blocked & ~at_cap if cap is not None else blocked
-    need = _blocks(settings, prompt_tokens)
-    full, room = _kv_state(_seen_at(seen, seen.kv_usage_ratio, middle), settings.kv_blocks, need, rules)
+    need = blocks_of(settings, prompt_tokens)
+    full, room = kv_state(_seen_at(seen, seen.kv_usage_ratio, middle), settings.kv_blocks, need, rules)
 
     def share(chosen: NDArray[np.bool_]) -> float:
         return int(known.duration_ns[chosen].sum()) / max(int(known.duration_ns.sum()), 1)
@@ -185,14 +185,14 @@ def admission(
     )
 
 
-def _blocks(settings: EngineSettings, tokens: float | None) -> int | None:
+def blocks_of(settings: EngineSettings, tokens: float | None) -> int | None:
     """KV blocks that hold so many tokens; None where the blocks are not known."""
     if settings.kv_blocks is None or not settings.block_size or tokens is None:
         return None
     return max(math.ceil(tokens / settings.block_size), 1)
 
 
-def _kv_state(
+def kv_state(
     usage_ratio: NDArray[np.float64], kv_blocks: int | None, need: int | None, rules: RuleBook
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Whether the KV cache could not take another request, and whether it surely could; neither where unknown."""

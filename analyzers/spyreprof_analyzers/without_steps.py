@@ -1,4 +1,4 @@
-"""What can be said without engine steps: usage, stacks, gauges, the engine's own histograms. No verdict follows."""
+"""What can be said without engine steps: usage, stacks, gauges, the engine's own histograms."""
 
 from __future__ import annotations
 
@@ -6,23 +6,26 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spyreprof.findings import Diagnosis, Finding, LatencySummary, NotJudged
+from spyreprof.findings import Diagnosis, Finding, LatencySummary
 from spyreprof.recording.counters import delta
 from spyreprof.units import NS_PER_S, format_bytes, format_share
 from spyreprof_analyzers import slow_requests
+from spyreprof_analyzers.gauge_findings import GaugeContext, gauge_findings
 from spyreprof_analyzers.host_stacks import describe, process_stacks
 from spyreprof_analyzers.request_log import request_log, summarise
 from spyreprof_analyzers.scheduler import gauges
-from spyreprof_analyzers.verdict import undetermined
+from spyreprof_analyzers.unservable import unservable
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from spyreprof.findings import Verdict
     from spyreprof.recording.schema import AnalysisInputs
     from spyreprof.rules import RuleBook
     from spyreprof_analyzers.book import EvidenceBook
+    from spyreprof_analyzers.gauge_state import GaugeState
+    from spyreprof_analyzers.stall import Stall
 
-_NO_STEP = "no engine step was seen"
 # (latency, the engine's histogram); the first spelling that was polled counts.
 _HISTOGRAMS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("ttft", ("vllm:time_to_first_token_seconds",)),
@@ -34,31 +37,47 @@ _HISTOGRAMS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 
 
-def what_was_seen(inputs: AnalysisInputs, rules: RuleBook, book: EvidenceBook) -> Diagnosis:
-    """Everything but a verdict."""
-    book.window = "recording"  # without steps there is no steady window
+def what_was_seen(
+    inputs: AnalysisInputs,
+    verdict: Verdict,
+    state: GaugeState | None,
+    stall: Stall | None,
+    rules: RuleBook,
+    book: EvidenceBook,
+) -> Diagnosis:
+    """What there is beside the verdict that gauges and counters gave.
+
+    Args:
+        inputs: of one engine.
+        verdict: by `decide_by_gauges`.
+        state: what it was reached from; None where no gauges were seen.
+        stall: a time in which nothing was computed.
+        rules: thresholds.
+        book: takes numbers and open questions.
+    """
+    concluded: tuple[Finding, ...] = ()
+    if state is not None:
+        concluded = gauge_findings(GaugeContext(state, stall, inputs, verdict, rules, book))
+    else:
+        clash = unservable(inputs.settings, inputs.model, rules, book)
+        concluded = (clash,) if clash is not None else ()
+    book.window = "recording"  # what follows is of all of it
     stacks = process_stacks(inputs.stacks, inputs.recording_start_ns, inputs.recording_end_ns, rules)
     found = (
         _usage(inputs, rules, book),
         _engine(inputs, rules, book),
         describe(stacks, rules, book, of="the busiest process" if stacks is not None else ""),
     )
-    findings = tuple(finding for finding in found if finding is not None)
-    missing = NotJudged(
-        topic="what binds the engine" if findings else "everything",
-        reason=_NO_STEP,
-        obtain="record an engine that annotates its steps (vLLM, SGLang), or mark them with `spyreprof_agent`; see "
-        "`spyreprof doctor`",
-    )
+    findings = (*concluded, *(finding for finding in found if finding is not None))
     _open_questions(inputs, stacks is not None, book)
     return Diagnosis(
-        window=None,
+        window=state.window if state is not None else None,
         time_budget=None,
         phases=(),
         latencies=_latencies(inputs),
-        verdict=undetermined(_NO_STEP, (missing,), ()),
+        verdict=verdict,
         findings=findings,
-        not_judged=(missing, *book.not_judged),
+        not_judged=(*verdict.missing, *book.not_judged),
         evidence=book.evidence,
     )
 

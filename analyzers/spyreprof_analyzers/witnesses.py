@@ -141,6 +141,8 @@ def blocked_class(facts: Facts, rules: RuleBook) -> BoundClass | None:
         return None
     if seen.kv_full_share >= enough:
         return "kv_capacity_bound"
+    if preemption_costs(facts, rules):
+        return None  # a batch that loses its blocks is not held back by its cap
     return "queue_bound" if seen.at_cap_with_room_share >= enough else None
 
 
@@ -166,6 +168,14 @@ def recompute_binds(facts: Facts, rules: RuleBook) -> bool:
         return False
     waits = facts.admission.below_cap_share if facts.admission is not None else 0.0
     return waits >= rules["SPY-QUE-001"].threshold("blocked_share") or recompute_takes_enough(facts, rules)
+
+
+def preemption_costs(facts: Facts, rules: RuleBook) -> bool:
+    """Is recomputing preempted requests a material part of prefill and of the window?"""
+    seen, rule, lost = facts.preemptions, rules["SPY-KVC-002"], facts.recompute_window_share
+    if seen is None or seen.recomputed is None or lost is None or seen.count < rule.threshold("min_preemptions"):
+        return False
+    return seen.recomputed.low_share >= rule.threshold("min_recomputed_share") and lost >= rule.materiality_share
 
 
 def recompute_takes_enough(facts: Facts, rules: RuleBook) -> bool:
