@@ -54,9 +54,7 @@ def confidence_in(
     once = [peak for peak in facts.peaks.usable.values() if peak.resource in _ROOFLINE and not measured_twice(peak)]
     if primary in _SEEN_BY_THE_TRACE and primary != "interconnect_bound" and once:
         lowering.append("the peaks were not measured both before and after the run")
-    lowering.extend(_close_calls(primary, facts, rules))
-    if facts.drift is not None:
-        lowering.append(facts.drift.said)
+    lowering += [*_close_calls(primary, facts, rules), *([facts.drift.said] if facts.drift is not None else [])]
     named = ", ".join(name.replace("_", " ") for name in agree) or "none"
     reasons = (f"witnesses that agree: {named}", *lowering)
     if not agree or facts.drift is not None or (len(agree) == 1 and (dissent or lowering)):

@@ -10,10 +10,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from spyreprof.trace.graphs import graph_launches
 from spyreprof.trace.nesting import NO_PARENT, Nesting, nest, on_one_axis
 from spyreprof.trace.operator_kinds import OperatorKind, kernel_kind, operator_kind
 from spyreprof.trace.operators import Work, operator_work
-from spyreprof.trace.relations import relate
+from spyreprof.trace.relations import Relations, relate
 from spyreprof.trace.roles import Role, Roles, roles
 from spyreprof.trace.self_time import union_shares
 from spyreprof.trace.steps import StepSpans, StepTable, spans_in_steps, step_table, steps_of_device
@@ -64,6 +65,8 @@ class ProfiledStep:
 
     Request and token counts are None where the step's name does not carry them (SGLang's mixed steps).
     `device_busy_ns` is None when the capture holds no device events.
+    `graphs_without_work` counts launches of recorded graphs within the step of which the profiler recorded no device
+    work: the device was not idle for that.
     """
 
     window: int
@@ -79,6 +82,7 @@ class ProfiledStep:
     gap_ns: int
     device_busy_ns: int | None
     writer: str | None = None
+    graphs_without_work: int = 0
 
 
 def profiled_steps(
@@ -129,6 +133,7 @@ def profiled_steps(
                 gap_ns=int(taken.gap_ns[index]),
                 device_busy_ns=taken.busy_ns[index],
                 writer=writer,
+                graphs_without_work=int(taken.graphs_without_work[index]),
             )
         )
     return tuple(sorted(result, key=lambda step: (step.start_ns, step.end_ns)))
@@ -141,6 +146,7 @@ class _Taken(NamedTuple):
     busy_ns: list[int | None]
     operator_count: Integers
     gap_ns: Integers
+    graphs_without_work: Integers
 
 
 def _taken_apart(table: EventTable, found: Roles, steps: StepTable, device_kind: str) -> _Taken:
@@ -150,11 +156,13 @@ def _taken_apart(table: EventTable, found: Roles, steps: StepTable, device_kind:
     device = np.flatnonzero(found.device_work)
     if len(device):
         # What a step launches may run at any time: all steps at once.
-        operators = _Operators(table, np.flatnonzero(chosen), steps)
-        totals, shares = _device_totals(table, found, steps, operators, device)
-        return _Taken(totals, list(shares), *_counts_and_gaps(operators, steps))
+        operators, relations = _Operators(table, np.flatnonzero(chosen), steps), relate(table, found)
+        totals, shares = _device_totals(table, relations, steps, operators, device)
+        lost = _graphs_without_work(table, found, relations, steps)
+        return _Taken(totals, list(shares), *_counts_and_gaps(operators, steps), lost)
     parts = int(chosen.sum()) // _PART_OPERATORS + 1
-    taken = _Taken([], [None] * len(steps), np.zeros(len(steps), np.int64), steps.end_ns - steps.start_ns)
+    none, gap_ns = np.zeros(len(steps), np.int64), steps.end_ns - steps.start_ns
+    taken = _Taken([], [None] * len(steps), none.copy(), gap_ns, none)
     for begin, end in pairwise(np.linspace(0, len(steps), parts + 1).astype(np.int64).tolist()):
         if begin == end:
             continue
@@ -301,11 +309,19 @@ def _operator_totals(operators: _Operators, n_steps: int) -> list[tuple[Operator
     return _summed(pieces, operators.works, n_steps)
 
 
+def _graphs_without_work(table: EventTable, found: Roles, relations: Relations, steps: StepTable) -> Integers:
+    """For each step, launches of graphs without device work; 0 where work that lost its ids may be theirs."""
+    graphs = graph_launches(table, found, relations)
+    empty = graphs.row[(graphs.pieces == 0) & (table.dur_ns[graphs.row] != MISSING)]
+    if relations.unlinked + relations.ambiguous >= len(empty):
+        return np.zeros(len(steps), np.int64)
+    return np.bincount(spans_in_steps(table, steps, empty).step, minlength=len(steps))
+
+
 def _device_totals(
-    table: EventTable, found: Roles, steps: StepTable, operators: _Operators, device: Integers
+    table: EventTable, relations: Relations, steps: StepTable, operators: _Operators, device: Integers
 ) -> tuple[list[tuple[OperatorTime, ...]], list[int]]:
     """Device time by kind of the work that each step launched, and its union."""
-    relations = relate(table, found)
     step = steps_of_device(table, relations, steps, device)
     mine = step != MISSING
     order = np.lexsort((table.ts_ns[device[mine]], step[mine]))
