@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from spyreprof_analyzers.request_log import RequestLog, RequestTimes
     from spyreprof_analyzers.scheduler import Admission
     from spyreprof_analyzers.slope import StepModel
-    from spyreprof_analyzers.steady_state import LoadDrift
     from spyreprof_analyzers.stall import Stall
+    from spyreprof_analyzers.steady_state import LoadDrift
     from spyreprof_analyzers.step_curve import StepCurve
     from spyreprof_analyzers.step_models import DecodeModels
     from spyreprof_analyzers.time_budget import WallTime

@@ -9,7 +9,7 @@ import numpy as np
 
 from spyreprof.findings import Advice, ExpectedChange, Finding
 from spyreprof.units import format_share
-from spyreprof_analyzers.scheduler import GRID_NS, gauges
+from spyreprof_analyzers.scheduler import GRID_NS, MAX_GRID_TIMES, gauges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +59,9 @@ def _uneven(engines: Sequence[Engine], rules: RuleBook) -> Imbalance | None:
         return None
     start = max(int(one.time_ns[0]) for one in seen.values())
     end = min(int(one.time_ns[-1]) for one in seen.values())
-    times = np.arange(start, end + 1, GRID_NS, dtype=np.int64) if end - start < 4_000_000 * GRID_NS else np.empty(0)
+    # a longer stretch gets a coarser grid, as that of the gauges
+    apart_ns = max(GRID_NS, (end - start) // MAX_GRID_TIMES)
+    times = np.arange(start, end + 1, apart_ns, dtype=np.int64)
     if len(times) == 0:
         return None
     numbers = sorted(seen)

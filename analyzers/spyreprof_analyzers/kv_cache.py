@@ -258,9 +258,7 @@ def reserve_whole_prompts(settings: EngineSettings) -> Advice | None:
         from_="off",
         to="on",
         from_origin="measured",
-        expected=(
-            ExpectedChange(metric="preemptions", direction="down", note="of prompts that did not fit as a whole"),
-        ),
+        expected=(fewer,),
         pays=(ExpectedChange(metric="queue time", direction="up", note="requests wait outside instead of inside"),),
         preconditions=("the engine admits a prompt by its first chunk alone",),
         test_arguments="--scheduler-reserve-full-isl",

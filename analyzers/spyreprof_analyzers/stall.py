@@ -98,7 +98,8 @@ def _rises(found: pd.DataFrame) -> NDArray[np.int64]:
 
 def _changes(time_ns: NDArray[np.int64], values: NDArray[np.float64]) -> NDArray[np.int64]:
     before, after = values[:-1], values[1:]
-    return time_ns[1:][(before != after) & ~np.isnan(before) & ~np.isnan(after)]
+    times: NDArray[np.int64] = time_ns[1:][(before != after) & ~np.isnan(before) & ~np.isnan(after)]
+    return times
 
 
 def _longest(
@@ -161,7 +162,8 @@ def stall_finding(stall: Stall | None, rules: RuleBook, book: EvidenceBook, reco
     if stall.at_cap and stall.deferred:
         text += (
             ". Running and deferred requests together stand at the batch cap: a scheduler that counts deferred "
-            "requests as running admits nobody any more. This is the mark of a defect of the engine; upgrade it, or restart it"
+            "requests as running admits nobody any more. This is the mark of a defect of the engine; upgrade it, or "
+            "restart it"
         )
     elif stall.running == 0 and roomy:
         text += (

@@ -21,6 +21,7 @@ from spyreprof.report.model import (
     Coverage,
     Exit,
     Input,
+    MachinePeak,
     Producer,
     Public,
     Quality,
@@ -149,8 +150,10 @@ def build_report(
             throughput=throughput(inputs, diagnosis),
             load=load_of(inputs.requests, inputs.counters),
             settings=_settings(inputs.settings, redactor),
+            peaks=_peaks(inputs),
             traces=traces,
             trace_ranks=ranks,
+            engines=diagnosis.engines,
             stack_files=stack_reports(recording.stack_files, redactor),
         )
     )
@@ -227,6 +230,20 @@ def _hardware(manifest: Manifest, redactor: Redactor) -> Public | None:
         return name
     used = f"{len(host.affinity)} of " if host.affinity and len(host.affinity) < host.cpu_count else ""
     return own_words(f"{name}, {used}{host.cpu_count} CPUs")
+
+
+def _peaks(inputs: AnalysisInputs) -> tuple[MachinePeak, ...]:
+    return tuple(
+        MachinePeak(
+            resource=peak.resource,
+            unit=peak.unit,
+            origin=peak.origin,
+            value=peak.value,
+            before=peak.before,
+            after=peak.after,
+        )
+        for peak in inputs.peaks
+    )
 
 
 def _settings(settings: EngineSettings, redactor: Redactor) -> dict[str, bool | int | float | Public] | None:

@@ -21,10 +21,12 @@ from spyreprof.findings import (
     BoundClass,
     Confidence,
     Cost,
+    EngineReport,
     Evidence,
     Finding,
     LatencySummary,
     NotJudged,
+    Origin,
     PhaseReport,
     SteadyWindow,
     TailLatency,
@@ -272,6 +274,17 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     cached_ratio: float | None = None
 
 
+class MachinePeak(msgspec.Struct, frozen=True, kw_only=True):
+    """A ceiling of the machine, and what was measured of it before and after the run; None where it was not."""
+
+    resource: Literal["compute", "memory_bandwidth", "dispatch"]
+    unit: str
+    origin: Origin
+    value: float
+    before: float | None
+    after: float | None
+
+
 class RepeatedRun(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a repeated recording, and what its own report concludes.
 
@@ -357,12 +370,15 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     load: Load | None = None
     # Engine settings in force, by the name that the engine gives them; those that are not known are left out.
     settings: dict[str, bool | int | float | Public] | None = None
+    peaks: tuple[MachinePeak, ...] = ()
     # Empty, and None, unless the recording is a repeated one.
     repeats: tuple[RepeatedRun, ...] = ()
     noise_floor: NoiseFloor | None = None
     # Empty, and None, unless traces of a profiler were read.
     traces: tuple[TraceReport, ...] = ()
     trace_ranks: TraceRanks | None = None
+    # Empty where the recording holds one engine.
+    engines: tuple[EngineReport, ...] = ()
     # Empty, and None, unless there were requests enough to compare, and a price.
     tails: tuple[TailLatency, ...] = ()
     cost: Cost | None = None

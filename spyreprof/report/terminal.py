@@ -19,6 +19,7 @@ from spyreprof.report.figures import (
 from spyreprof.report.model import Coverage, Report, Run, Spread
 from spyreprof.report.page import Column, Page
 from spyreprof.report.profiler_windows import in_words
+from spyreprof.report.terminal_engines import draw_engines
 from spyreprof.report.terminal_findings import deciding_finding, draw_findings
 from spyreprof.report.terminal_rates import draw_latencies, draw_repeats, draw_throughput, percentile
 from spyreprof.report.terminal_requests import draw_cost, draw_tails
@@ -63,6 +64,7 @@ def render(
     _quality(page, report, show_all)
     _window(page, report)
     _verdict(page, report, show_all)
+    draw_engines(page, report)
     draw_device_time(page, report, show_all)
     draw_stacks(page, report, show_all)
     _time_budget(page, report)

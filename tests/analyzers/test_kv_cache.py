@@ -216,9 +216,13 @@ def test_a_preemption_now_and_then_is_no_finding(count: int, expected: bool) -> 
     assert (finding(diagnose(replace(made, counters=counters)), "SPY-KVC-002") is not None) is expected
 
 
-def test_preemptions_whose_cost_cannot_be_told_are_left_open() -> None:
+def test_preemptions_whose_cost_cannot_be_told_are_named_and_their_cost_is_left_open() -> None:
     diagnosis = diagnose(without(preempting(), "prompt_tokens"))
-    assert finding(diagnosis, "SPY-KVC-002") is None
+    found = finding(diagnosis, "SPY-KVC-002")
+    assert found is not None
+    assert found.share is None
+    assert found.severity == "medium"
+    assert "What it cost to compute them again is not known" in found.text
     assert any("preemption" in gap.topic for gap in diagnosis.not_judged)
 
 
@@ -257,7 +261,10 @@ def test_without_the_size_of_cache_and_requests_nothing_is_said_of_what_was_comp
     unknown = replace(made, requests=made.requests.iloc[:0])
     assert finding(diagnose(made), "SPY-KVC-002") is not None
     diagnosis = diagnose(unknown)
-    assert finding(diagnosis, "SPY-KVC-002") is None
+    found = finding(diagnosis, "SPY-KVC-002")
+    assert found is not None
+    assert found.share is None
+    assert not any("recomputed" in entry.metric for entry in diagnosis.evidence)
     assert any("preemption" in gap.topic and "size of the KV cache" in gap.reason for gap in diagnosis.not_judged)
 
 
