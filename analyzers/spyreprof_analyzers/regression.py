@@ -25,7 +25,7 @@ LEAST_HUBER_LIMIT, MOST_HUBER_LIMIT = 0.01, 0.1
 # The median of absolute errors, times this, is the standard deviation of a normal distribution.
 MEDIAN_TO_DEVIATION = 1.4826
 # Neighbours: at least so many rows, at most this part of all.
-MIN_BLOCK, BLOCKS = 25, 40
+MIN_BLOCK, BLOCKS = 25, 20
 # Half-width of a 90 % interval in standard deviations, with many rows.
 NORMAL_90 = 1.645
 # A prediction cannot be less than this part of the usual one: rows are divided by it.

@@ -38,6 +38,7 @@ CONSTANT, PER_DECODE_BESIDE = "constant", "per_generation_request_beside_prompts
 MAX_STEPS = 20_000
 TOGETHER = "moves together with"
 SMALL = "too small to tell from none"
+UNCERTAIN = "uncertain by"
 # Idle time longer than this many median steps is no part of an engine's cycle.
 IDLE_GAP_STEPS = 2
 # One knee leaves two sides; a side may have another.
@@ -103,6 +104,10 @@ class Regime:
     def small(self, name: str) -> bool:
         """Whether a coefficient was refused because it hardly takes time, which is an answer too."""
         return self.refused.get(name, "").startswith(SMALL)
+
+    def predicts(self) -> bool:
+        """Whether other batches may be predicted: what is merely uncertain makes the prediction's band wider."""
+        return self.refused.get(PER_REQUEST, SMALL).startswith((SMALL, UNCERTAIN))
 
     def apart(self, name: str) -> bool:
         """Whether a column does not move together with another one."""
@@ -315,7 +320,7 @@ def _too_wide(regime: Regime, name: str, rules: RuleBook) -> str | None:
         return f"{SMALL}: at most {format_share(most)} of a step"
     if term.ns_per_unit <= 0:
         return f"not told from none: at most {format_share(min(most, 1.0))} of a step"
-    return f"uncertain by {format_share(half / term.ns_per_unit)}"
+    return f"{UNCERTAIN} {format_share(half / term.ns_per_unit)}"
 
 
 def _moves(rows: _Columns, names: tuple[str, ...], name: str, rules: RuleBook) -> str | None:

@@ -25,6 +25,8 @@ FIXED, PER_REQUEST, PER_CACHED_TOKEN, PER_CONTEXT_TOKEN, PER_Q_K = (
 STRETCH_NS = 8 * NS_PER_S
 MIN_STRETCHES = 3
 MIN_STEPS_PER_STRETCH = 10
+# Variance of a median over that of a mean.
+MEDIAN_VARIANCE = 1.57
 # A knee is looked for at so many sizes, in so many steps at most.
 KNEE_CANDIDATES = 10
 KNEE_STEPS = 4_000
@@ -43,12 +45,15 @@ def machine_drift(start_ns: NDArray[np.int64], residual: NDArray[np.float64], fl
     half = len(residual) // 2
     spread = abs(float(np.median(residual[:half]) - np.median(residual[half:]))) if half else 0.0
     stretch = (start_ns - start_ns[0]) // STRETCH_NS
-    medians = [
-        float(np.median(residual[stretch == code]))
-        for code, count in zip(*np.unique(stretch, return_counts=True), strict=True)
-        if count >= MIN_STEPS_PER_STRETCH
-    ]
-    within = float(np.std(medians, ddof=1)) * 2.0**0.5 if len(medians) >= MIN_STRETCHES else 0.0
+    codes, counts = np.unique(stretch, return_counts=True)
+    enough = counts >= MIN_STEPS_PER_STRETCH
+    within = 0.0
+    if int(enough.sum()) >= MIN_STRETCHES:
+        medians = [float(np.median(residual[stretch == code])) for code in codes[enough]]
+        # medians of few steps scatter without any drift
+        usual = regression.MEDIAN_TO_DEVIATION * float(np.median(np.abs(residual - np.median(residual))))
+        scatter = MEDIAN_VARIANCE * usual**2 * float((1.0 / counts[enough]).mean())
+        within = max(float(np.var(medians, ddof=1)) - scatter, 0.0) ** 0.5 * 2.0**0.5
     return max(within, spread, floor)
 
 

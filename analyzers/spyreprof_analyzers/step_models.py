@@ -124,7 +124,7 @@ def decode_models(
     line, no_line = (None, "too few decode steps ran alone") if model is None or model.decode is None else (
         model.decode, model.decode.refused.get(PER_REQUEST)
     )  # fmt: skip
-    if line is not None and no_line is not None and not line.small(PER_REQUEST):
+    if line is not None and not line.predicts():
         line = None
     told = decode.where(decode.executed_generation_seq_len_sum != UNKNOWN)
     rows, requests = int(told.executed_generation_requests.sum()), int(decode.generation_requests.sum())
@@ -215,9 +215,10 @@ def _rising(design: NDArray[np.float64], times: NDArray[np.float64], knots: int)
         root = np.sqrt(weight)
         rows = np.vstack((design * (root / predicted)[:, None], bends)) / scale
         right = np.concatenate((times / predicted * root, np.zeros(len(bends))))
-        # the triangle has the same least squares as all rows, and few of its own
-        triangle = np.asarray(np.linalg.qr(np.column_stack((rows, right)), mode="r"))
-        solution = nnls(triangle[:, :-1], triangle[:, -1])[0] / scale
+        # a root of the sums has the same least squares as all rows, and few of its own
+        sums = rows.T @ rows
+        triangle = np.linalg.cholesky(sums + np.eye(len(sums)) * (1e-10 * float(np.trace(sums)))).T
+        solution = nnls(triangle, np.linalg.solve(triangle.T, rows.T @ right))[0] / scale
         predicted = np.maximum(design @ solution, regression.LEAST_PREDICTION * usual)
         error = np.abs(times / predicted - 1.0)
         weight = np.minimum(1.0, regression.huber_limit(error) / np.maximum(error, 1e-12))
