@@ -135,7 +135,7 @@ def request_time(
         later["unknown"] = after
     else:
         later |= timeline.cut(shown_first, shown_first + after)
-        if not _preempt(later, after, engine, timeline, inputs, rules):
+        if not _preempt(later, after, engine, timeline, inputs, rules, marked="queue" not in untold):
             untold.add("preemption")
     pauses = intervals.union(intervals.as_spans((p.start_ns, p.end_ns) for p in inputs.pauses))
     paused = intervals.covered_before(pauses, shown_end) - intervals.covered_before(pauses, start)
@@ -165,38 +165,42 @@ def _preempt(
     timeline: Timeline,
     inputs: AnalysisInputs,
     rules: RuleBook,
+    *,
+    marked: bool,
 ) -> bool:
-    """Take out of the time after the first token what preempted requests spent waiting and being computed again.
+    """Take out of the time after the first token the steps that went by without a token for their request.
 
-    A running request gets a token from every step that generates: of those between its first token and its end, the
-    ones beyond its tokens went by without it. Requests of which nobody says whether they were preempted are taken for
-    it when more than a few steps did, unless the engine counted no preemption at all.
+    A running request gets a token from every step that generates, so that those beyond its tokens passed while it was
+    preempted: waiting, and being computed again. That is sure where the program says that the request was preempted,
+    and taken for it where the program's own times show more than a few such steps and the engine counted preemptions.
+    Elsewhere tokens may as well have been late at the client, or the scheduler passed the request over: "unknown".
 
     Returns:
         Whether preemption is told. Where a step may give several tokens, that of a preempted request is not.
     """
     counted = delta(inputs.counters, PREEMPTIONS)
-    known = engine.preemptions
-    maybe = np.isnan(known) & (counted is None or counted > 0)
-    preempted = np.nan_to_num(known) > 0
+    unsaid = np.isnan(engine.preemptions)
+    preempted = np.nan_to_num(engine.preemptions) > 0
     names: tuple[TailPartName, ...] = ("decode", "interference", "compile", "between_steps", "unknown")
     if timeline.speculates:
         for name in names:
             later[name] = np.where(preempted, after if name == "unknown" else 0, later[name])
-        return not (maybe | preempted).any()
+        return not (preempted.any() or (unsaid.any() and counted != 0))
     begun = _known(engine.arrival_ns)
     steps = np.searchsorted(timeline.generated_ns, begun + engine.e2e_ns, side="right")
     steps -= np.searchsorted(timeline.generated_ns, begun + engine.ttft_ns, side="right")
     missed = np.maximum(steps - np.maximum(engine.output_tokens - 1, 0).astype(np.int64), 0)
     slack = rules["SPY-P99-001"].threshold("min_missed_steps")
-    missed = np.where(preempted | (maybe & (missed >= slack)), missed, 0)
+    missed = np.where(preempted | (missed >= slack), missed, 0)
     lost = after * missed // np.maximum(steps, 1)
     kept = after - lost
     for name in names[1:]:
         later[name] = np.where(lost > 0, later[name] * kept // np.maximum(after, 1), later[name])
-    later["preemption"] = lost
     later["decode"] = kept - sum(later[name] for name in names[1:])
-    return True
+    known = preempted | (unsaid & marked & bool(counted))
+    later["preemption"] = np.where(known, lost, 0)
+    later["unknown"] = later["unknown"] + np.where(known, 0, lost)
+    return not unsaid.any() or counted == 0 or (marked and counted is not None)
 
 
 def _timeline(everything: EngineSteps, log: RequestLog, inputs: AnalysisInputs, rules: RuleBook) -> Timeline | None:

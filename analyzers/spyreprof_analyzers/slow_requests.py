@@ -160,7 +160,8 @@ def _tail(ranking: _Ranking, known: NDArray[np.int64], times: RequestTime, rule:
     ]
     dominant, share, reason = _dominant(rows, means["slow"], means["middle"], rule)
     if dominant in ("decode", "prefill"):
-        reason += _why(dominant, *(tokens[2:] if dominant == "decode" else tokens[:2]))
+        slow_tokens, median_tokens = tokens[2:] if dominant == "decode" else tokens[:2]
+        reason += _why(dominant, ranking.metric, slow_tokens, median_tokens, rule)
     return TailLatency(
         metric=ranking.metric,
         requests=count,
@@ -248,10 +249,13 @@ def _dominant(
     return largest, share, f"{format_share(share)} of the difference is {IN_WORDS[largest]}"
 
 
-def _why(part: TailPartName, slow: float | None, middle: float | None) -> str:
-    """Whether the slowest have more tokens to compute, or the same ones more slowly."""
+def _why(part: TailPartName, metric: Metric, slow: float | None, middle: float | None, rule: Rule) -> str:
+    """Whether the slowest have more tokens to compute, or take longer for each."""
     if slow is None or not middle:
         return ""
+    # A gap is a gap, however many follow.
+    if metric in ("itl", "itl_max") or slow < rule.threshold("min_tail_ratio") * middle:
+        return "; their steps take longer, not their number"
     kind = "generate" if part == "decode" else "bring prompts of"
     return f"; they {kind} {slow:.0f} tokens, the median ones {middle:.0f}"
 

@@ -103,6 +103,30 @@ def test_longer_prompts_are_called_prefill_with_their_lengths() -> None:
     assert "prompts of 300 tokens" in found.reason
 
 
+def test_steps_that_take_longer_are_not_told_as_longer_answers() -> None:
+    """A machine that is slow for a while: the same tokens, each later."""
+    run = replay(ENGINE, steady(320, every_ms=600))
+    shift = 0
+    slow = {id(row) for at, row in enumerate(run.steps) if at // 6 % 15 == 7}
+    moved = {}
+    for row in run.steps:
+        before = row["end_ns"]
+        row["start_ns"] += shift
+        if id(row) in slow:
+            shift += 60 * MS
+        row["end_ns"] = before + shift
+        moved[before] = row["end_ns"]
+    for r in run.requests:
+        begun = r.arrival_ns
+        r.arrival_ns += moved[r.first_token_ns] - r.first_token_ns
+        r.scheduled_ns += r.arrival_ns - begun
+        r.first_token_ns, r.end_ns = moved[r.first_token_ns], moved[r.end_ns]
+    run.end_ns += shift
+    found = tail(judged(ENGINE, run), "itl")
+    assert found.dominant == "decode"
+    assert "not their number" in found.reason
+
+
 def compiling() -> AnalysisInputs:
     """Of 300 requests twenty wait a second for a compilation in the step of their prompt."""
     run = replay(ENGINE, steady(300))
@@ -150,7 +174,18 @@ def test_requests_that_lose_their_place_are_slow_because_of_preemption_whether_o
     assert share(found, "preemption", "median") == 0.0
     counted = judged(engine, run, preemptions=0)
     assert share(tail(counted, "itl"), "preemption") == 0.0
-    assert tail(counted, "itl").dominant != "preemption"
+    assert tail(counted, "itl").dominant is None
+
+
+def test_steps_without_a_token_are_no_preemption_where_only_a_client_saw_them_or_nobody_counted() -> None:
+    engine, run = preempting()
+    made = inputs(run, engine)
+    seen_by_a_client = tail(diagnose(made), "itl")
+    assert (seen_by_a_client.dominant, share(seen_by_a_client, "preemption")) == (None, None)
+    assert share(seen_by_a_client, "unknown") > 0.3
+    uncounted = made.counters[made.counters["name"] != "vllm:num_preemptions_total"]
+    found = tail(diagnose(as_marked(replace(made, counters=uncounted), run)), "itl")
+    assert (found.dominant, share(found, "preemption")) == (None, None)
 
 
 def with_client(made: AnalysisInputs, before_ns: object, after_ns: int = MS) -> AnalysisInputs:
