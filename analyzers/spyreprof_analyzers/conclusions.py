@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from spyreprof_analyzers import (
     compilation,
+    efficiency,
     front_end,
     host_gaps,
     host_stacks,
@@ -19,6 +20,7 @@ from spyreprof_analyzers import (
     named_phases,
     output_tokens,
     phase_findings,
+    pipeline,
     prefix_cache,
     queueing,
     reasoning,
@@ -44,6 +46,7 @@ FINDINGS: tuple[Callable[[Context], Finding | None], ...] = (
     kv_cache.recompute,
     phase_findings.prefill,
     phase_findings.decode,
+    efficiency.steps_far_from_peaks,
     interference.interrupted,
     prefix_cache.caching_is_off,
     reasoning.reasons,
@@ -52,6 +55,7 @@ FINDINGS: tuple[Callable[[Context], Finding | None], ...] = (
     interconnect.link,
     interconnect.late_rank,
     sharding.over_sharded,
+    pipeline.stages_wait,
     compilation.compiles,
     host_gaps.between_steps,
     front_end.outside_of_the_engine,

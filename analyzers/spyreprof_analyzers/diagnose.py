@@ -21,6 +21,7 @@ from spyreprof_analyzers.compilation import compilation
 from spyreprof_analyzers.conclusions import findings
 from spyreprof_analyzers.context import Context
 from spyreprof_analyzers.cost import cost, withheld
+from spyreprof_analyzers.efficiency import without_lost_kernels
 from spyreprof_analyzers.engine_steps import (
     DECODE,
     EngineSteps,
@@ -46,6 +47,7 @@ from spyreprof_analyzers.kv_pressure import (
 )
 from spyreprof_analyzers.latency_rows import latency_rows
 from spyreprof_analyzers.named_phases import named_parts
+from spyreprof_analyzers.offload import leave_offload_open
 from spyreprof_analyzers.open_questions import open_questions
 from spyreprof_analyzers.phase_profiles import phase_profiles, phase_splits
 from spyreprof_analyzers.phase_reports import phase_reports
@@ -208,7 +210,6 @@ def _facts(  # noqa: PLR0913 - what was found before it
     model = fit_step_model(steps, cycles_ns, rules, inputs.own_machine)
     wall = wall_time(window, steps, inputs, in_flight, seen, rules)
     excluded = _excluded(inputs, window, wall.paused_ns)
-    budget = time_budget(wall, splits, excluded)
     bounds: dict[Side, Bound] = {
         side: with_link(
             side,
@@ -220,6 +221,11 @@ def _facts(  # noqa: PLR0913 - what was found before it
         )
         for side in profiles.of
     }
+    floor_of = {side: floors(side, steps, inputs.model, peaks, rules) for side in bounds}
+    if inputs.device_kind != "cpu":
+        bounds = without_lost_kernels(bounds, splits, floor_of, rules, book)
+    budget = time_budget(wall, splits, excluded)
+    leave_offload_open(inputs.counters, book)
     own, marked = (log, marked_requests(inputs.requests)) if alone else (None, None)
     times = request_times(inputs.counters, own, marked, window)
     hit_ratio = prefix_hit_ratio(inputs.counters, window)
@@ -249,7 +255,7 @@ def _facts(  # noqa: PLR0913 - what was found before it
         parameters=inputs.model,
         settings=inputs.settings,
         curve=step_curve(steps, rules),
-        floors={side: floors(side, steps, inputs.model, peaks, rules) for side in bounds},
+        floors=floor_of,
         idle_client_share=_idle_client_share(log, in_flight, window),
         requests_in_window=int(in_window(own, window).sum()) if own is not None else finished,
         preemptions=preempted,

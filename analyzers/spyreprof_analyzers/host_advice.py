@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from spyreprof.rules import RuleBook
     from spyreprof_analyzers.facts import Facts
 
-_GPUS = frozenset({"cuda", "rocm", "xpu"})
+_GPUS = frozenset({"cuda", "rocm", "hip", "xpu"})
 _TOKENS_UP = "output tokens/s"
 
 

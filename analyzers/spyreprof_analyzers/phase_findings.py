@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spyreprof.findings import Advice, ExpectedChange, Finding
+from spyreprof.findings import Finding
 from spyreprof.units import format_share
+from spyreprof_analyzers.decode_advice import concurrency_advice, decode_advice, nobody_waits
 from spyreprof_analyzers.facts import cite_share
+from spyreprof_analyzers.host_advice import host_advice
 from spyreprof_analyzers.prefix_cache import cite_hit_ratio
 
 if TYPE_CHECKING:
-    from spyreprof.findings import Phase, Verdict
+    from spyreprof.findings import Advice, Phase
     from spyreprof_analyzers.context import Context
-    from spyreprof_analyzers.facts import Facts, Side
+    from spyreprof_analyzers.facts import Side
 
 _PHASE_TEXT: dict[tuple[str, str], tuple[str, str, str]] = {
     ("prefill", "compute"): (
@@ -48,11 +50,6 @@ _READS_KV = (
 )
 
 
-def _may_batch_more(side: Side, facts: Facts, verdict: Verdict) -> bool:
-    """More requests share the read of weights; they do not share that of the KV cache."""
-    return side == "decode" and verdict.primary == "decode_bandwidth_bound" and not facts.bounds["decode"].reads_kv
-
-
 def prefill(context: Context) -> Finding | None:
     """What binds prefill, where it took a material share."""
     return _phase(context, "prefill")
@@ -73,6 +70,8 @@ def _phase(context: Context, side: Side) -> Finding | None:
     rule_id, title, text = known
     if bound.reads_kv and (side, bound.resource) == ("decode", "memory_bandwidth"):
         title, text = "Decode is bound by reading the KV cache", _READS_KV
+    if rule_id == "SPY-DEC-001" and "load_limited" in verdict.secondary and nobody_waits(context):
+        text += " Nobody waits: for the clients that are there, each token is as fast as the bytes allow."
     rule = rules[rule_id]
     if share < rule.materiality_share:
         return None
@@ -99,34 +98,30 @@ def _phase(context: Context, side: Side) -> Finding | None:
         share=share,
         evidence=tuple(evidence),
         against=context.against(*rule.false_positive_notes) if largest else rule.false_positive_notes,
-        advice=_concurrency_advice(facts) if _may_batch_more(side, facts, verdict) else (),
+        advice=_advice(context, side),
     )
 
 
-def _concurrency_advice(facts: Facts) -> tuple[Advice, ...]:
-    """With nobody waiting, only the clients can fill the batch."""
-    seen = facts.admission
-    if seen is None or seen.waiting_p95 >= 1:
+def _advice(context: Context, side: Side) -> tuple[Advice, ...]:
+    """What to change, by what binds the phase."""
+    facts = context.facts
+    resource = facts.bounds[side].resource
+    if context.verdict.primary == "load_limited":
         return ()
-    current = max(round(seen.running_p95), 1)
-    return (
-        Advice(
-            id="client_concurrency",
-            setting="client concurrency",
-            from_=current,
-            to=current * 2,
-            from_origin="measured",
-            expected=(
-                ExpectedChange(
-                    metric="output tokens/s", direction="up", high=1.0,
-                    note="at most doubled, if the kernels keep their efficiency at twice the batch; larger batches "
-                    "were not seen here, so the gain itself is not predicted",
-                ),
-            ),
-            pays=(ExpectedChange(metric="ITL", direction="up", note="a larger batch never makes a step shorter"),),
-            preconditions=("more requests are there to be served at the same time",),
-            test_arguments="",
-            test_note=f"under a load of {current * 2} concurrent clients",
-            refuted_if="output tokens per second rise by less than a tenth",
-        ),
-    )  # fmt: skip
+    if resource == "host":
+        return host_advice(facts, facts.shares.scheduler_gap, context.rules)
+    if side == "decode" and resource == "memory_bandwidth":
+        return decode_advice(context)
+    if side == "decode" and resource == "inefficient_kernel" and _fills_too_little(context):
+        return concurrency_advice(context)
+    return ()
+
+
+def _fills_too_little(context: Context) -> bool:
+    """Do products of one or two rows leave the device half empty? Not where they are slow for other reasons."""
+    facts, rules = context.facts, context.rules
+    seen, use = facts.admission, facts.bounds["decode"].use
+    if seen is None or use is None or context.verdict.primary != "inefficient_kernel":
+        return False
+    few = seen.running_p95 <= rules["SPY-KRN-001"].threshold("max_small_batch")
+    return few and max(use.values()) >= rules["SPY-EFF-001"].threshold("min_efficiency")

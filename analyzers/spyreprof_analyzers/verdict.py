@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from spyreprof.findings import NotJudged, Verdict
 from spyreprof.units import format_share
 from spyreprof_analyzers.confidence import confidence_in
+from spyreprof_analyzers.efficiency import far_from_both
 from spyreprof_analyzers.front_end import front_end_binds
 from spyreprof_analyzers.host_gaps import gaps_are_the_hosts
 from spyreprof_analyzers.interconnect import transfer_share
@@ -183,6 +184,9 @@ def _primary(facts: Facts, rules: RuleBook) -> tuple[BoundClass, str]:
     if said not in ("host_bound", "interconnect_bound") and host_binds(facts, rules):
         share = format_share(facts.host_share)
         return "host_bound", f"{share} of the window passes outside device work, in steps and between them"
+    far = far_from_both(facts, rules) if said in ("prefill_bound", "decode_bandwidth_bound") else None
+    if far is not None:
+        return "undetermined", f"{bound.reason}, but steps take far more than both peaks explain"
     if said != "undetermined":
         return said, bound.reason
     engine = engine_says(facts, rules)
