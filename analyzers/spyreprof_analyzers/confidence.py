@@ -85,7 +85,20 @@ def _close_calls(primary: BoundClass, facts: Facts, rules: RuleBook) -> list[str
     if primary == "host_bound" and facts.device_kind == "cpu" and facts.host_share < limit + close:
         calls.append("the host's share of the window is close to its threshold")
     calls += [*_close_parts(primary, facts, rules), *_close_use(primary, facts, rules)]
-    return [*calls, *_close_admission(primary, facts, rules)]
+    return [*calls, *_close_padding(primary, facts, rules), *_close_admission(primary, facts, rules)]
+
+
+def _close_padding(primary: BoundClass, facts: Facts, rules: RuleBook) -> list[str]:
+    seen = facts.padding
+    if primary != "padding_bound" or seen is None or seen.low_share is None:
+        return []
+    limit = rules["SPY-PAD-001"].threshold("binding_window_share") + rules["SPY-GEN-001"].threshold("close_shares")
+    calls = []
+    if seen.low_share < limit:
+        calls.append("the share of padding is close to its threshold")
+    if seen.basis != "slope":
+        calls.append("what padding costs is estimated from other steps")
+    return calls
 
 
 def _close_parts(primary: BoundClass, facts: Facts, rules: RuleBook) -> list[str]:

@@ -39,6 +39,7 @@ from spyreprof_analyzers.imported_traces import what_files_show
 from spyreprof_analyzers.interconnect import link_questions, with_link
 from spyreprof_analyzers.interference import interference
 from spyreprof_analyzers.kv_pressure import (
+    mean_request_tokens,
     most_tokens_lost,
     preempted_requests,
     preemptions,
@@ -46,9 +47,11 @@ from spyreprof_analyzers.kv_pressure import (
     usual_prompt_tokens,
 )
 from spyreprof_analyzers.latency_rows import latency_rows
+from spyreprof_analyzers.mixed_steps import mixed_share
 from spyreprof_analyzers.named_phases import named_parts
 from spyreprof_analyzers.offload import leave_offload_open
 from spyreprof_analyzers.open_questions import open_questions
+from spyreprof_analyzers.padding import padding
 from spyreprof_analyzers.phase_profiles import phase_profiles, phase_splits
 from spyreprof_analyzers.phase_reports import phase_reports
 from spyreprof_analyzers.processes import process_use
@@ -208,6 +211,7 @@ def _facts(  # noqa: PLR0913 - what was found before it
     splits = phase_splits(profiles, inputs, found)
     cycles_ns = usual_cycle_ns(steps)
     model = fit_step_model(steps, cycles_ns, rules, inputs.own_machine)
+    mixed = mixed_share(steps, model, rules)
     wall = wall_time(window, steps, inputs, in_flight, seen, rules)
     excluded = _excluded(inputs, window, wall.paused_ns)
     bounds: dict[Side, Bound] = {
@@ -244,10 +248,15 @@ def _facts(  # noqa: PLR0913 - what was found before it
         decode_steps=steps.of_phase(DECODE),
         wall=wall,
         budget=budget,
-        shares=shares_of(wall, budget, steps, rules),
+        shares=shares_of(wall, budget, mixed),
+        mixed=mixed,
         bounds=bounds,
         peaks=peaks,
-        admission=admission(steps, in_span, inputs.settings, prompt_tokens, rules) if in_span is not None else None,
+        admission=(
+            admission(steps, in_span, inputs.settings, prompt_tokens, rules, mean_request_tokens(log, hit_ratio))
+            if in_span is not None
+            else None
+        ),
         log=log,
         times=times,
         model=model,
@@ -274,6 +283,7 @@ def _facts(  # noqa: PLR0913 - what was found before it
         engine_pid=pid_of(ranks.judged),
         front_end=front_end(own, times, window, processes, engine_pids, rules),
         drift=load_drift(steps, window, rules),
+        padding=padding(steps, everything.where(everything.clear_of(inputs.pauses)), model, wall.judged_ns, rules),
     )
 
 

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from spyreprof_analyzers.host_stacks import ProcessStacks
     from spyreprof_analyzers.interference import Interference
     from spyreprof_analyzers.kv_pressure import Preemptions
+    from spyreprof_analyzers.mixed_steps import MixedShare
     from spyreprof_analyzers.named_phases import NamedPart
+    from spyreprof_analyzers.padding import Padding
     from spyreprof_analyzers.processes import ProcessUse
     from spyreprof_analyzers.reasoning import Reasoning
     from spyreprof_analyzers.request_log import RequestLog, RequestTimes
@@ -96,6 +98,7 @@ class Facts:
     model: StepModel | None
     curve: StepCurve
     decode_models: DecodeModels
+    mixed: MixedShare
     parameters: ModelFacts
     settings: EngineSettings
     floors: dict[Side, Floors]
@@ -117,6 +120,7 @@ class Facts:
     engine_pid: int | None = None
     front_end: FrontEnd | None = None
     drift: LoadDrift | None = None
+    padding: Padding | None = None
     gauge_state: GaugeState | None = None
     stall: Stall | None = None
 
@@ -150,28 +154,10 @@ def with_unsplit_unknown(steps: EngineSteps, rules: RuleBook) -> EngineSteps:
     return replace(steps, phase=np.where((steps.phase == MIXED) & ~steps.counted, UNKNOWN_PHASE, steps.phase))
 
 
-def mixed_prefill_ratio(steps: EngineSteps, rules: RuleBook) -> float:
-    """Share of mixed-step time that prefill is answerable for.
-
-    The decodes of a mixed step would have taken a decode step of their own; what goes beyond the median decode step
-    is prefill's. With too few decode steps seen, tokens decide; steps whose tokens are not known are not mixed then.
-    """
-    mixed = steps.of_phase(MIXED)
-    if len(mixed) == 0:
-        return 0.0
-    decode = steps.of_phase(DECODE)
-    time_ns = int(mixed.duration_ns.sum())
-    if len(decode) >= rules["SPY-GEN-001"].threshold("min_decode_steps"):
-        alone = np.minimum(mixed.duration_ns, int(np.median(decode.duration_ns)))
-        return 1.0 - int(alone.sum()) / max(time_ns, 1)
-    context, generation = int(mixed.context_tokens.sum()), int(mixed.generation_tokens.sum())
-    return context / max(context + generation, 1)
-
-
-def shares_of(wall: WallTime, budget: TimeBudget, steps: EngineSteps, rules: RuleBook) -> Shares:
-    """Shares of the window by what somebody could act on."""
+def shares_of(wall: WallTime, budget: TimeBudget, of_prefill: MixedShare) -> Shares:
+    """Shares of the window by what somebody could act on; `of_prefill` is prefill's part of mixed steps."""
     length = max(wall.judged_ns, 1)
-    ratio = mixed_prefill_ratio(steps, rules)
+    ratio = of_prefill.ratio
     mixed = wall.phase_ns["mixed"]
     return Shares(
         prefill=(wall.phase_ns["prefill"] + mixed * ratio) / length,
@@ -227,7 +213,7 @@ def _plausible(ratio: float, rules: RuleBook) -> float | None:
 
 def cite_share(name: Literal["prefill", "decode", "no_load"], facts: Facts, book: EvidenceBook) -> str:
     """Write down a share of the window; the value is its evidence id."""
-    method = "step time of the phase over the window; mixed steps split at the median decode step"
+    method = f"step time of the phase over the window; mixed steps split {facts.mixed.basis}"
     if name == "no_load":
         method = "time between steps with no request in flight over the window"
         if facts.wall.gaps.no_load_basis != "none":

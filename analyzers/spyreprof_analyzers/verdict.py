@@ -11,6 +11,7 @@ from spyreprof_analyzers.efficiency import far_from_both
 from spyreprof_analyzers.front_end import front_end_binds
 from spyreprof_analyzers.host_gaps import gaps_are_the_hosts
 from spyreprof_analyzers.interconnect import transfer_share
+from spyreprof_analyzers.padding import padding_binds
 from spyreprof_analyzers.witnesses import (
     blocked_class,
     bound_class,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from spyreprof.rules import RuleBook
     from spyreprof_analyzers.book import EvidenceBook
     from spyreprof_analyzers.bounds import Bound
-    from spyreprof_analyzers.facts import Facts
+    from spyreprof_analyzers.facts import Facts, Side
 
 HEADLINES: dict[str, str] = {
     "prefill_bound": "Prefill binds: prompt processing is limited by compute",
@@ -38,6 +39,7 @@ HEADLINES: dict[str, str] = {
     "queue_bound": "The batch cap binds: requests wait while the KV cache has room",
     "kv_capacity_bound": "KV capacity binds: requests wait because the KV cache is full",
     "compile_bound": "Compilation binds: it takes the largest share of the window",
+    "padding_bound": "Padding binds: steps execute more than their requests need",
     "inefficient_kernel": "Kernels bind: they reach neither the compute nor the bandwidth peak",
     "load_limited": "Nothing binds: the engine is idle for want of requests",
     "undetermined": "Undetermined",
@@ -180,6 +182,14 @@ def _primary(facts: Facts, rules: RuleBook) -> tuple[BoundClass, str]:
             return "undetermined", "between the host's spans of two steps the device may still work on the first"
         reason = "time between steps with work in flight is the largest share of the window"
         return "host_bound", reason if facts.device_kind == "cpu" else f"{reason}; {why}"
+    return _inside_steps(side, facts, rules)
+
+
+def _inside_steps(side: Side, facts: Facts, rules: RuleBook) -> tuple[BoundClass, str]:
+    """What binds while steps run, where nobody is kept out of them."""
+    if padding_binds(facts, rules) and facts.padding is not None:
+        return "padding_bound", f"padding takes at least {format_share(facts.padding.low_share or 0.0)} of the window"
+    bound = facts.bounds[side]
     said = bound_class(side, bound.resource)
     if said not in ("host_bound", "interconnect_bound") and host_binds(facts, rules):
         share = format_share(facts.host_share)
@@ -202,6 +212,8 @@ def _share(primary: BoundClass, facts: Facts, rules: RuleBook) -> float:
         return facts.shares.no_load
     if primary == "compile_bound":
         return facts.shares.compile
+    if primary == "padding_bound" and facts.padding is not None:
+        return facts.padding.window_share or 0.0
     if primary in ("queue_bound", "kv_capacity_bound"):
         held = held_share(primary, facts, rules) * (facts.shares.prefill + facts.shares.decode)
         return max(held, facts.recompute_window_share or 0.0) if primary == "kv_capacity_bound" else held

@@ -30,6 +30,7 @@ from spyreprof_analyzers.interconnect import (
     sees_link,
     trace_text,
 )
+from spyreprof_analyzers.padding import padding_binds
 
 if TYPE_CHECKING:
     from spyreprof.findings import BoundClass, Resource
@@ -80,6 +81,8 @@ def engine_says(facts: Facts, rules: RuleBook) -> BoundClass | None:
         return blocked
     if largest == "scheduler_gap":
         return "host_bound"
+    if padding_binds(facts, rules):
+        return "padding_bound"
     side = larger_side(facts)
     # from the rows of all steps; what else a step holds is for the trace to say
     if link_binds(facts.communication, side, None, rules):
@@ -208,7 +211,7 @@ def _device_trace(primary: BoundClass, facts: Facts, rules: RuleBook, book: Evid
         agrees = said == primary if said is not None else None
         cited = cite_trace(side, found, book)
         return Witness(name="device_trace", says=said, agrees=agrees, text=spoken, evidence=cited)
-    if primary in ("load_limited", "compile_bound", "kv_capacity_bound", "undetermined"):
+    if primary in ("load_limited", "compile_bound", "kv_capacity_bound", "padding_bound", "undetermined"):
         return Witness(
             name="device_trace", says=said, agrees=None, evidence=cited,
             text=f"a trace of single steps cannot see this; of {side} it shows: {bound.reason}",
@@ -271,6 +274,10 @@ def _engine(primary: BoundClass, facts: Facts, rules: RuleBook, book: EvidenceBo
         side, found = larger_side(facts), facts.communication
         cited.extend(cite_rows(side, found, book))
         text = f"{rows_text(found.exposed[side], rules)}; "
+    elif primary == "padding_bound" and facts.padding is not None and facts.padding.low_share is not None:
+        text = (
+            f"steps executed more than their requests need for {format_share(facts.padding.low_share)} of the window; "
+        )
     elif primary == "decode_bandwidth_bound" and facts.weight_floor_ratio is not None:
         cited.append(cite_weight_floor(facts.weight_floor_ratio, book))
         text = f"reading the weights once takes {format_share(facts.weight_floor_ratio)} of a decode step; "
@@ -368,7 +375,7 @@ def _requests(primary: BoundClass, facts: Facts, rules: RuleBook, book: Evidence
             name="requests", says=said, agrees=None, evidence=tuple(cited),
             text=f"{text}: requests wait, and cannot tell what for",
         )  # fmt: skip
-    if primary in ("compile_bound", "host_bound", "inefficient_kernel", "interconnect_bound"):
+    if primary in ("compile_bound", "host_bound", "inefficient_kernel", "interconnect_bound", "padding_bound"):
         return Witness(
             name="requests",
             says=said,
