@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spyreprof.report.diff import thresholds
 from spyreprof.report.diff.changes import values_of
-from spyreprof.report.model import Rate
+from spyreprof.report.model import MachinePeak, Rate
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_repeats_that_lie_close_together_tell_a_small_change() -> None:
 
 
 def test_repeats_of_one_session_do_not_show_what_changes_between_sessions() -> None:
-    a = run("a1", noise_floor=repeats([100.0, 100.01, 99.99]))
+    a = run("a1", peaks=(), noise_floor=repeats([100.0, 100.01, 99.99]))
     b = run("b2", noise_floor=repeats([101.5, 101.51, 101.49]))
     found = change(compared(b, a))
     assert found.outcome == "cannot_tell"
@@ -127,3 +127,14 @@ def test_values_come_from_all_repeats_that_have_them() -> None:
 def test_a_run_compared_with_itself_tells_nothing() -> None:
     verdict = compared(run("a1"), run("a1")).verdict
     assert (verdict.outcome, verdict.headline) == ("cannot_tell", "A and B are the same run.")
+
+
+def test_a_machine_whose_peaks_moved_between_single_runs_moves_the_floor() -> None:
+    def peaks(speed: float) -> tuple[MachinePeak, ...]:
+        return (
+            MachinePeak(resource="compute", unit="flop/s", origin="measured", value=speed, before=speed, after=speed),
+        )
+
+    a = run("a1", tokens_per_s=100.0, peaks=peaks(100e9))
+    assert change(compared(run("b2", tokens_per_s=112.0, peaks=peaks(114e9)), a)).outcome == "cannot_tell"
+    assert change(compared(run("b2", tokens_per_s=112.0, peaks=peaks(101e9)), a)).outcome == "faster"

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from diff_builders import LOAD, change, compared, condition, run
 
-from spyreprof.report.model import Lengths, Public, Spread
+from spyreprof.report.model import Lengths, MachinePeak, Public, Spread
 from spyreprof.report.redact import Redactor
 
 
@@ -219,16 +219,35 @@ def test_a_warm_cache_is_not_compared_with_a_cold_one() -> None:
     assert condition(compared(off[1], off[0]), "prefix cache").state == "same"
 
 
-def test_a_machine_that_ran_at_another_speed_is_found_by_its_peaks() -> None:
-    sides = []
-    for name, speed in (("a1", 100e9), ("b2", 84e9), ("c3", 90e9)):
-        side = run(name)
-        peak = msgspec.structs.replace(
-            side.evidence[0], id="e8", metric="peak.compute_per_s", value=speed, origin="measured"
-        )
-        sides.append(msgspec.structs.replace(side, evidence=(*side.evidence, peak)))
-    assert condition(compared(sides[1], sides[0]), "measured peaks").bearing == "withholds"
-    assert condition(compared(sides[2], sides[0]), "measured peaks").state == "same"
+def with_peaks(name: str, before: float, after: float, resource: Any = "compute") -> Any:
+    peak = MachinePeak(
+        resource=resource, unit="flop/s", origin="measured", value=max(before, after), before=before, after=after
+    )
+    return run(name, tokens_per_s=174.857 if name == "a1" else 260.0, peaks=(peak,))
+
+
+@pytest.mark.parametrize(
+    ("after", "again", "bearing", "outcome"),
+    [
+        (100e9, 114e9, None, "faster"),
+        (100e9, 116e9, "noted", "faster"),
+        (130e9, 130e9, "noted", "cannot_tell"),
+        (149e9, 100e9, "noted", "cannot_tell"),
+        (151e9, 151e9, "withholds", "withheld"),
+    ],
+)
+def test_a_machine_that_ran_at_another_speed_is_found_by_its_peaks(
+    after: float, again: float, bearing: str | None, outcome: str
+) -> None:
+    diff = compared(with_peaks("b2", 100e9, again), with_peaks("a1", 100e9, after))
+    assert condition(diff, "measured peaks").bearing == bearing
+    assert diff.verdict.outcome == outcome
+
+
+def test_peaks_that_one_side_lacks_are_unknown_and_the_cost_of_a_dispatch_is_none() -> None:
+    assert condition(compared(with_peaks("b2", 1e9, 1e9)), "measured peaks").state == "unknown"
+    dispatch = [with_peaks(name, 1e3, 9e3, "dispatch") for name in ("a1", "b2")]
+    assert condition(compared(dispatch[1], dispatch[0]), "measured peaks").state == "unknown"
 
 
 def test_a_run_under_a_profiler_throughout_is_not_compared_with_one_that_was_not() -> None:

@@ -40,6 +40,7 @@ from spyreprof.report.model import (
     Input,
     Lengths,
     Load,
+    MachinePeak,
     Producer,
     ProfilerWindow,
     ProfilerWindows,
@@ -420,6 +421,13 @@ COST = Cost(
     notes=("input is the time of prefill and output that of decode",),
 )  # fmt: skip
 
+PEAKS = (
+    MachinePeak(
+        resource="memory_bandwidth", unit="bytes/s", origin="measured", value=7.9e9, before=7.66e9, after=7.9e9
+    ),
+    MachinePeak(resource="dispatch", unit="ns/operator", origin="measured", value=1900.0, before=1900.0, after=2100.0),
+)
+
 
 def finished_report(**changes: Any) -> Report:
     """A decode run of 61.3 s, 42 s of it steady, with four findings."""
@@ -496,5 +504,6 @@ def finished_report(**changes: Any) -> Report:
         cost=COST,
         load=LOAD,
         settings={"max_num_seqs": 8, "prefix_caching": True, "kv_dtype": Public("float16")},
+        peaks=PEAKS,
     )
     return msgspec.structs.replace(report, **changes)

@@ -41,7 +41,10 @@ class Values:
 def compare_metrics(pair: Pair, conditions: Sequence[Condition]) -> tuple[Change, ...]:
     """All metrics that either side has, in a fixed order."""
     before, after = values_of(pair.a), values_of(pair.b)
-    drift = max(drift_of_peaks(pair.a, pair.b) or 0.0, thresholds.BETWEEN_SESSIONS.value)
+    drift = drift_of_peaks(pair.a, pair.b) or 0.0
+    if drift > thresholds.PEAKS.value:
+        drift *= thresholds.PEAKS_TWICE.value
+    drift = max(drift, thresholds.BETWEEN_SESSIONS.value)
     return tuple(
         _change(name, unit, (before.get(name), after.get(name)), _obstacles(name, conditions), drift)
         for name, unit in UNITS
@@ -139,7 +142,12 @@ def _noise(metric: str, before: Sequence[float], after: Sequence[float], drift: 
     between = math.log1p(drift)
     freedom = len(before) + len(after) - 2
     if freedom == 0:
-        return max(floor, between), f"one run on each side, a guess for {'tails' if tail else 'medians and rates'}"
+        told = (
+            "what the machine's peaks moved"
+            if between > floor
+            else f"a guess for {'tails' if tail else 'medians and rates'}"
+        )
+        return max(floor, between), f"one run on each side, {told}"
     logs = [[math.log(value) for value in side] for side in (before, after)]
     squares = sum((value - sum(side) / len(side)) ** 2 for side in logs for value in side)
     error = math.sqrt(squares / freedom * (1 / len(before) + 1 / len(after)))

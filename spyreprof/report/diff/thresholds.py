@@ -32,6 +32,20 @@ PEAKS = Threshold(
     origin="guessed",
     source="the limit within which peaks before and after one run count as the same",
 )
+PEAKS_TWICE = Threshold(
+    name="noise_per_change_of_peaks",
+    value=2.0,
+    unit="",
+    origin="guessed",
+    source="beyond that limit, what moved between looks at a machine may have moved twice as far meanwhile",
+)
+PEAKS_MOST = Threshold(
+    name="most_change_of_peaks",
+    value=0.50,
+    unit="ratio",
+    origin="guessed",
+    source="with peaks further apart, others used the machine: the same command has lost a third of its throughput so",
+)
 MEAN = Threshold(
     name="same_mean",
     value=0.05,
@@ -74,4 +88,17 @@ SAMPLES = Threshold(
     origin="guessed",
     source="requests or steps on each side, fewer of which show no change",
 )
-ALL = (SINGLE_RUN, SINGLE_RUN_TAIL, BETWEEN_SESSIONS, PEAKS, MEAN, PERCENTILE, OVERLAP, HITS, COMPILING, SAMPLES)
+ALL = (
+    SINGLE_RUN,
+    SINGLE_RUN_TAIL,
+    BETWEEN_SESSIONS,
+    PEAKS,
+    PEAKS_TWICE,
+    PEAKS_MOST,
+    MEAN,
+    PERCENTILE,
+    OVERLAP,
+    HITS,
+    COMPILING,
+    SAMPLES,
+)
