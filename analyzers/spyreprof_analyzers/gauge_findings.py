@@ -257,7 +257,8 @@ def outside(context: GaugeContext) -> Finding | None:
 
 def cannot_serve(context: GaugeContext) -> Finding | None:
     """Settings that do not go together."""
-    return unservable(context.inputs.settings, context.inputs.model, context.rules, context.book)
+    inputs = context.inputs
+    return unservable(inputs.settings, inputs.model, inputs.device_kind, context.rules, context.book)
 
 
 def stands_still(context: GaugeContext) -> Finding | None:

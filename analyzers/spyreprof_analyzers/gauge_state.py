@@ -183,7 +183,7 @@ def _front_end(
 ) -> FrontEnd | None:
     """What clients wait for outside of the engine; by end-to-end times where the engine tells no others."""
     processes = process_use(inputs.usage, window.start_ns, window.end_ns, rules)
-    if times is None and log is not None:
+    if log is not None and (times is None or times.source == log.source):
         total_s, count = (
             delta(inputs.counters, f"{_E2E}_{part}", start_ns=window.start_ns, end_ns=window.end_ns)
             for part in ("sum", "count")

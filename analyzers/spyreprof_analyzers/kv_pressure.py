@@ -114,6 +114,14 @@ def usual_prompt_tokens(
     return length * (1.0 - (hit_ratio or 0.0)) if length is not None else None
 
 
+def mean_request_tokens(log: RequestLog | None, hit_ratio: float | None) -> float | None:
+    """KV tokens of its own that a request holds when it ends, on average; None where the log lacks a length."""
+    if log is None:
+        return None
+    mean = float((log.prompt_tokens * (1.0 - (hit_ratio or 0.0)) + log.output_tokens).mean())
+    return mean if mean > 0 else None  # NaN is not above
+
+
 def most_tokens_lost(settings: EngineSettings, log: RequestLog | None) -> float | None:
     """The most tokens that one preemption can make the engine compute again; None where nothing limits them.
 

@@ -119,7 +119,7 @@ def _shorter_outputs(lack: Shortage, rules: RuleBook) -> Advice | None:
     to = math.ceil(lack.longest_output * rules["SPY-KVC-001"].threshold("length_margin"))
     return Advice(
         id="max_tokens",
-        setting="max_tokens of requests",
+        setting="max_tokens of the requests, at the client",
         from_=None,
         to=to,
         from_origin="measured",

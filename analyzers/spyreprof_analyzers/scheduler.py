@@ -81,7 +81,8 @@ class Admission:
         blocked_share: share of step time in steps that had token budget left while requests waited.
         at_cap_share: the part of it in which as many requests ran as the batch cap allows.
         at_cap_with_room_share: the part of that in which the KV cache would have taken another request.
-        kv_full_share: the part of `blocked_share` in which it would not, and a known batch cap did not bind.
+        kv_full_share: the part of `blocked_share` in which it would not, and a known batch cap did not bind; where
+            lengths are known, also what one more request would need to its end, beside those that run.
         below_cap_share: the part of `blocked_share` in which a known batch cap did not bind.
         prompt_blocks: KV blocks that a usual prompt needs; None where that is not known, and the gauge alone decides.
         cap_requests: the cap, or where it is not known the most requests that ran while others waited; None when
@@ -132,7 +133,12 @@ def gauges(counters: pd.DataFrame, polls: pd.DataFrame | None, end_ns: int) -> G
 
 
 def admission(
-    steps: EngineSteps, seen: Gauges, settings: EngineSettings, prompt_tokens: float | None, rules: RuleBook
+    steps: EngineSteps,
+    seen: Gauges,
+    settings: EngineSettings,
+    prompt_tokens: float | None,
+    rules: RuleBook,
+    request_tokens: float | None = None,
 ) -> Admission | None:
     """Judge admission over the window's steps and gauge samples; None without either.
 
@@ -142,6 +148,7 @@ def admission(
             waited stands for it.
         prompt_tokens: what a usual prompt must compute, or None when it is not known.
         rules: thresholds.
+        request_tokens: what a request holds when it ends, on average, or None when it is not known.
     """
     known = steps.where(steps.counted)
     if len(known) == 0 or len(seen.time_ns) == 0:
@@ -163,6 +170,7 @@ def admission(
     at_cap = blocked & (running >= rule.threshold("at_cap_ratio") * (cap or cap_requests or 1))
     below_cap = blocked & ~at_cap if cap is not None else blocked
     need = blocks_of(settings, prompt_tokens)
+    promised = cap is not None and promised_away(running, settings, request_tokens)
     full, room = kv_state(_seen_at(seen, seen.kv_usage_ratio, middle), settings.kv_blocks, need, rules)
 
     def share(chosen: NDArray[np.bool_]) -> float:
@@ -173,7 +181,7 @@ def admission(
         blocked_share=share(blocked),
         at_cap_share=share(at_cap),
         at_cap_with_room_share=share(at_cap & room),
-        kv_full_share=share(below_cap & full),
+        kv_full_share=share(below_cap & (full | promised)),
         below_cap_share=share(below_cap),
         prompt_blocks=need,
         cap_requests=cap or cap_requests,
@@ -183,6 +191,20 @@ def admission(
         running_p95=float(np.nanpercentile(seen.running, 95)),
         demand_p95=float(np.nanpercentile(demand, 95)),
     )
+
+
+def promised_away(
+    running: NDArray[np.float64], settings: EngineSettings, request_tokens: float | None
+) -> NDArray[np.bool_]:
+    """Whether those that run need the KV cache up to their end, so that it holds no other beside them.
+
+    An engine that keeps room for outputs admits nobody then, with its gauge still below full.
+    """
+    tokens = settings.kv_capacity_tokens
+    if tokens is None or request_tokens is None:
+        return np.zeros(len(running), dtype=np.bool_)
+    promised: NDArray[np.bool_] = (running + 1) * request_tokens > tokens
+    return promised
 
 
 def blocks_of(settings: EngineSettings, tokens: float | None) -> int | None:

@@ -59,7 +59,7 @@ def what_was_seen(
     if state is not None:
         concluded = gauge_findings(GaugeContext(state, stall, inputs, verdict, rules, book))
     else:
-        clash = unservable(inputs.settings, inputs.model, rules, book)
+        clash = unservable(inputs.settings, inputs.model, inputs.device_kind, rules, book)
         concluded = (clash,) if clash is not None else ()
     book.window = "recording"  # what follows is of all of it
     stacks = process_stacks(inputs.stacks, inputs.recording_start_ns, inputs.recording_end_ns, rules)
