@@ -45,11 +45,26 @@ def decode_report(content: bytes, name: str) -> Report:
             "Update spyreprof, or have the report made again by this release.",
         )
     try:
-        return msgspec.json.decode(content, type=Report)
+        report = msgspec.json.decode(content, type=Report)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(
             f"{name} is damaged: {error}.", "Make it again from the recording with `spyreprof report`."
         ) from error
+    if _holds_huge_number(msgspec.to_builtins(report)):
+        raise UserError(
+            f"{name} is damaged: a number in it is too large.",
+            "Make it again from the recording with `spyreprof report`.",
+        )
+    return report
+
+
+def _holds_huge_number(value: object) -> bool:
+    """Whether a whole number needs more than 64 bits, which none that we write does."""
+    if isinstance(value, dict):
+        return any(map(_holds_huge_number, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_huge_number, value))
+    return isinstance(value, int) and abs(value) >= 2**63
 
 
 def _content(path: Path) -> bytes:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import msgspec
 import pytest
-from diff_builders import compared, run
+from diff_builders import compared, repeats, run
 from golden_files import Golden
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from report_builders import FINDINGS
 from rich.cells import cell_len
 
+from spyreprof.errors import UserError
 from spyreprof.report.diff import schema as schema_module
 from spyreprof.report.diff.compare import dump, seal
 from spyreprof.report.diff.markdown import markdown
@@ -21,6 +26,7 @@ from spyreprof.report.diff.model import Diff
 from spyreprof.report.diff.schema import diff_schema_bytes
 from spyreprof.report.diff.terminal import render
 from spyreprof.report.model import Public, Spread
+from spyreprof.report.read import decode_report
 
 GOLDEN = Path(__file__).parent / "golden"
 HOSTILE = "\x1b[31mred\x1b[0m\u202e[bold]x[/bold]|<script>`@team` [a](http://b)\r\n# forged"
@@ -110,3 +116,42 @@ def test_what_decided_is_in_the_json_with_its_origin() -> None:
     named = {threshold["name"]: threshold for threshold in json.loads(dump(under_test()))["thresholds"]}
     assert named["noise_of_single_runs"]["value"] == 0.10
     assert named["noise_of_single_runs"]["origin"] == "guessed"
+
+
+NUMBERS = (0, -1, 1, 2**62, -(2**62), 1e308, -1e308, 5e-324, 0.0, 0.5)
+
+
+def spoiled(value: Any, draw: random.Random) -> Any:
+    """A report with one number in five replaced by one that no report has."""
+    if isinstance(value, dict):
+        return {key: part if key in KEPT else spoiled(part, draw) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [spoiled(part, draw) for part in value]
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and draw.random() < 0.2:
+        return draw.choice([number for number in NUMBERS if isinstance(number, type(value))])
+    return value
+
+
+# Only certain numbers may stand there.
+KEPT = ("schema_version", "percentile")
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 2**32))
+def test_no_number_in_a_report_of_a_stranger_brings_a_comparison_down(seed: int) -> None:
+    draw = random.Random(seed)
+    floor = repeats([100.0, 101.0, 99.0])
+    sides = [
+        decode_report(json.dumps(spoiled(msgspec.to_builtins(run(name, noise_floor=floor)), draw)).encode(), name)
+        for name in ("a1", "b2")
+    ]
+    diff = compared(sides[1], sides[0])
+    render(diff, 80, show_all=True)
+    markdown(diff)
+    dump(diff)
+
+
+def test_a_number_that_no_field_holds_is_damage() -> None:
+    content = msgspec.json.encode(run("a1")).replace(b'"steps":1412', b'"steps":' + b"9" * 400)
+    with pytest.raises(UserError, match="a number in it is too large"):
+        decode_report(content, "report.json")

@@ -22,6 +22,8 @@ from spyreprof.units import format_share
 
 # Student's t, two-sided, 95 %, by degrees of freedom; above the last the value of the last holds and is a little wide.
 _STUDENT_T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+# As a logarithm: a factor of 4e15.
+_MOST = 36.0
 _COUNTS = ("steps",)
 _RATES = ("tokens/s", "requests/s")
 _OF_STEPS = {"decode_step_p50": "decode", "prefill_step_p50": "prefill"}
@@ -122,7 +124,9 @@ def _change(
     fewest = min((side.samples for side in (before, after) if side.samples is not None), default=None)
     if fewest is not None and fewest < thresholds.SAMPLES.value:
         return untold(f"{fewest} samples on one side; {thresholds.SAMPLES.value:.0f} are needed")
-    shift = math.log(median(after.values) / median(before.values))
+    shift = math.log(median(after.values)) - math.log(median(before.values))
+    if abs(shift) > _MOST:
+        return untold("the values are too far apart to be of the same metric")
     noise, basis = _noise(metric, before.values, after.values, drift)
     better_by = shift if better == "higher" else -shift
     outcome: Literal["faster", "slower", "cannot_tell"] = "cannot_tell"
