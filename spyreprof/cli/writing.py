@@ -19,6 +19,9 @@ def writing(out: Path) -> Iterator[IO[bytes]]:
     Raises:
         UserError: it cannot be written.
     """
+    if str(out) == "-":
+        # as many a tool spells stdout; nobody wants a file of that name
+        raise UserError("--out - names no file.", "Leave --out away to write to stdout.")
     try:
         if out.exists() and not out.is_file():
             # a device or a pipe is written to; renaming onto it would put a file in its place

@@ -320,7 +320,7 @@ def _write_shard(out: Path, kind: str, number: int, rows: Sequence[Mapping[str, 
 def _manifest(traces: Sequence[_Trace], files: Sequence[ImportedFile], notes: Sequence[str]) -> dict[str, object]:
     return {
         "schema_version": layout.SCHEMA_VERSION,
-        "run_id": str(uuid.uuid4()),
+        "run_id": uuid.uuid4().hex,
         "spyreprof_version": __version__,
         "mode": "import",
         "command": [],

@@ -76,8 +76,8 @@ def _linked(data: TraceData) -> str:
         return f"; pieces of device work: {pieces} (which launch each belongs to is {UNKNOWN})"
     linked = links.by_flow + links.by_correlation
     work = linked + links.ambiguous + links.unlinked
-    share = f" ({format_share(linked / work)} of it linked to a launch)" if work else ""
-    return f"; {work:,} pieces of device work{share}"
+    share = f" ({format_share(linked / work)} linked to a launch)" if work else ""
+    return f"; pieces of device work: {work:,}{share}"
 
 
 def _sentences(report: Report) -> Iterator[str]:

@@ -304,3 +304,10 @@ def test_a_terminal_shows_commands_with_the_input_s_name_and_a_pipe_does_not(rep
     piped = spyreprof("report", report_json).stdout
     assert b"everything: spyreprof report INPUT --all" in piped
     assert str(report_json).encode() not in piped
+
+
+def test_a_dash_is_no_file_to_write_to(report_json: Path, tmp_path: Path) -> None:
+    refused = spyreprof("report", report_json, "--json", "--out", "-", cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, b"")
+    assert refused.stderr.decode() == "spyreprof: --out - names no file. Leave --out away to write to stdout.\n"
+    assert not list(tmp_path.glob("-"))

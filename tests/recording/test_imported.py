@@ -121,6 +121,13 @@ def test_no_trace_alone_gets_a_verdict(tmp_path: Path, trace: TraceBuilder) -> N
     assert "spyreprof record" in verdict.missing[0].obtain
 
 
+def test_an_imported_recording_keeps_its_id_in_a_report(tmp_path: Path) -> None:
+    recording = imported(tmp_path, write(tmp_path / "trace.json", engine()))
+    inputs = recording.analysis_inputs()
+    report = build_report(recording, registry.diagnose(inputs), inputs)
+    assert report.run.run_id == recording.manifest.run_id
+
+
 def test_the_profiler_is_no_pause_of_an_imported_recording(tmp_path: Path) -> None:
     recording = imported(tmp_path, write(tmp_path / "trace.json", engine()))
     assert recording.analysis_inputs().pauses == ()

@@ -330,7 +330,7 @@ def test_that_no_launch_is_told_is_unknown_and_not_none_of_it() -> None:
     assert (report.traces[0].data.links, report.traces[0].data.device_work) == (None, 1)
     drawn = " ".join(render(report, 80).split())
     assert "pieces of device work: 1 (which launch each belongs to is unknown)" in drawn
-    assert "0.0 % of it linked" not in drawn
+    assert "0.0 % linked" not in drawn
     bare = [span("gemm", "kernel", 1, 5)]
     assert report_on(summary(bare)).traces[0].data.links is None
     lost = report_on(summary([span("gemm", "kernel", 1, 5, correlation=3)])).traces[0].data.links
