@@ -115,7 +115,7 @@ def without_lost_kernels(
     checked = dict(bounds)
     for side, bound in bounds.items():
         split = splits.get(side)
-        if split is None or bound.resource not in ("host", "inefficient_kernel"):
+        if split is None:
             continue
         least = max(floor_of[side].weights or 0.0, floor_of[side].flops or 0.0)
         if split.host + least <= rules["SPY-GEN-003"].threshold("max_floor_ratio"):
@@ -124,7 +124,9 @@ def without_lost_kernels(
             f"profiled steps show no device work for {format_share(split.host)} of their time, but what a step must "
             f"read or compute takes at least {format_share(least)} of it: kernels are missing from the trace"
         )
-        checked[side] = Bound("undetermined", reason, evidence=bound.evidence)
+        # use of a peak inside the kernels that were recorded holds whatever is missing beside them
+        if bound.resource in ("host", "inefficient_kernel", "undetermined"):
+            checked[side] = Bound("undetermined", reason, bound.peak_use, bound.evidence)
         for name in (side, "mixed") if side == "prefill" else (side,):
             splits.pop(name, None)
         book.leave_open(

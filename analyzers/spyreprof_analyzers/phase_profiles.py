@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spyreprof.units import format_share
-from spyreprof_analyzers.bounds import usable_peaks
 from spyreprof_analyzers.communication import own_profiled, own_steps, with_communication
 from spyreprof_analyzers.engine_steps import DECODE, MIXED, PREFILL
-from spyreprof_analyzers.facts import floors
 from spyreprof_analyzers.profile import StepSplit, phase_profile, step_split, unlike
 
 if TYPE_CHECKING:
@@ -22,8 +19,6 @@ if TYPE_CHECKING:
     from spyreprof_analyzers.engine_steps import EngineSteps
     from spyreprof_analyzers.facts import Side
     from spyreprof_analyzers.profile import PhaseProfile
-
-_INSTEAD = "a short run without recorded graphs would show it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +36,7 @@ def phase_profiles(inputs: AnalysisInputs, steps: EngineSteps, ranks: Ranks, rul
     prompt tokens, so it counts as prefill.
     """
     profiled_steps = own_profiled(inputs.profiled_steps, ranks)
-    whole, steps = steps, own_steps(steps, ranks)
+    steps = own_steps(steps, ranks)
     chosen: dict[Side, list[ProfiledStep]] = {
         "prefill": [step for step in profiled_steps if (step.context_tokens or 0) > 0],
         "decode": [step for step in profiled_steps if step.context_tokens == 0 and (step.generation_requests or 0) > 0],
@@ -53,34 +48,14 @@ def phase_profiles(inputs: AnalysisInputs, steps: EngineSteps, ranks: Ranks, rul
         same = steps.where(np.isin(steps.phase, codes[side]))
         complete = [step for step in profiled if step.graphs_without_work == 0]
         if profiled and not complete:
-            reasons[side] = f"the profiler recorded no device work of graphs that its steps launched; {_INSTEAD}"
+            reasons[side] = (
+                "the profiler recorded no device work of graphs that its steps launched; a short run without recorded "
+                "graphs would show it"
+            )
         else:
             reasons[side] = unlike(complete, same, rules) if complete else None
         of[side] = phase_profile(complete, steps, rules) if reasons[side] is None else None
-        shown = of[side]
-        if shown is not None and (lost := _lost_work(side, shown, whole, inputs, rules)) is not None:
-            of[side], reasons[side] = None, lost
     return PhaseProfiles(of=of, unlike=reasons)
-
-
-def _lost_work(
-    side: Side, profile: PhaseProfile, steps: EngineSteps, inputs: AnalysisInputs, rules: RuleBook
-) -> str | None:
-    """Why a trace cannot hold all of the device's work; None where nothing tells.
-
-    Reading the weights takes the device a known time at the least. Where its work in the trace is shorter than that,
-    the rest of a step is not idle time: the profiler lost kernels, as it does of recorded graphs.
-    """
-    if profile.device_busy_ns is None:
-        return None
-    needed = floors(side, steps, inputs.model, usable_peaks(inputs.peaks, rules), rules).weights
-    busy = 1.0 - step_split(profile, None).host
-    if needed is None or busy >= rules["SPY-GEN-003"].threshold("min_busy_over_floor") * needed:
-        return None
-    return (
-        f"the trace shows the device at work for {format_share(busy)} of a step, and reading the weights alone takes "
-        f"{format_share(needed)}: the profiler lost work of the device, or not all weights are read; {_INSTEAD}"
-    )
 
 
 def phase_splits(profiles: PhaseProfiles, inputs: AnalysisInputs, found: Communication | None) -> dict[str, StepSplit]:
