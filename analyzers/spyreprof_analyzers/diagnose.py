@@ -62,10 +62,11 @@ from spyreprof_analyzers.request_log import (
     request_log,
     request_times,
 )
+from spyreprof_analyzers.request_time import ENGINES_UNKNOWN
 from spyreprof_analyzers.scheduler import admission, gauges
 from spyreprof_analyzers.several import Judged, binding, verdict_of_all, with_engines
 from spyreprof_analyzers.slope import fit_step_model, usual_cycle_ns
-from spyreprof_analyzers.slow_requests import tail_latencies
+from spyreprof_analyzers.slow_requests import TOPIC, tail_latencies
 from spyreprof_analyzers.stall import stalled
 from spyreprof_analyzers.steady_state import load_drift, steady_window
 from spyreprof_analyzers.step_curve import step_curve
@@ -174,6 +175,7 @@ def _conclude(
     price = targets.price_per_hour if alone else None
     if not alone:
         withheld(targets.price_per_hour, book, "the price is of several engines", "record one engine at a time")
+        book.leave_open(TOPIC, ENGINES_UNKNOWN, "record one engine at a time")
     return Diagnosis(
         window=facts.window,
         time_budget=facts.budget,

@@ -22,6 +22,7 @@ from spyreprof_analyzers.kv_cache import (
 )
 from spyreprof_analyzers.kv_pressure import Preemptions, preempted_requests
 from spyreprof_analyzers.kv_room import Shortage, longest, more_room, needed_factor
+from spyreprof_analyzers.output_tokens import outputs_without_steps
 from spyreprof_analyzers.stall import stall_finding
 from spyreprof_analyzers.unservable import unservable
 
@@ -269,4 +270,5 @@ def stands_still(context: GaugeContext) -> Finding | None:
 
 FINDINGS: tuple[Callable[[GaugeContext], Finding | None], ...] = (
     cannot_serve, stands_still, at_cap, full, preempted, prompts_fill_steps, load_limited, outside,
+    outputs_without_steps,
 )  # fmt: skip

@@ -6,16 +6,20 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from spyreprof.findings import Advice, ExpectedChange, Finding
 from spyreprof.units import format_share
-from spyreprof_analyzers.request_log import MIN_FOR_P99, in_window
+from spyreprof_analyzers.facts import cite_share
+from spyreprof_analyzers.request_log import MIN_FOR_P99, in_window, request_log
 
 if TYPE_CHECKING:
     from spyreprof.findings import Severity, SteadyWindow
+    from spyreprof.recording.schema import EngineSettings
     from spyreprof.rules import Rule
     from spyreprof_analyzers.context import Context
+    from spyreprof_analyzers.gauge_findings import GaugeContext
     from spyreprof_analyzers.request_log import RequestLog
 
 # What an answer may need beyond the longest in a hundred that was seen.
@@ -47,9 +51,9 @@ class OutputTokens:
     output: tuple[float, ...]
 
     @property
-    def limit_that_fits(self) -> int | None:
-        """A tenth above the 99th percentile."""
-        return math.ceil(self.p99 * MARGIN) if self.p99 is not None else None
+    def limit_that_fits(self) -> int:
+        """A tenth above the 99th percentile; above the longest of fewer than a hundred."""
+        return math.ceil(max(self.output) * MARGIN if self.p99 is None else self.p99 * MARGIN)
 
 
 def output_tokens(log: RequestLog | None, window: SteadyWindow) -> OutputTokens | None:
@@ -77,29 +81,51 @@ def output_tokens(log: RequestLog | None, window: SteadyWindow) -> OutputTokens 
 
 def outputs(context: Context) -> Finding | None:
     """Limits far above what is generated, answers that a limit cuts, or a long tail of answers."""
-    facts, rule, book = context.facts, context.rules["SPY-OUT-001"], context.book
-    seen = output_tokens(facts.log, facts.window)
+    facts = context.facts
     decode = facts.shares.decode
-    if seen is None or seen.requests < rule.threshold("min_requests") or decode < rule.materiality_share:
+    if facts.log is None or decode < context.rules["SPY-OUT-001"].materiality_share:
         return None
-    cut, wide, tail = _cut_short(seen, rule), _reserved(seen, context, rule), _tail(seen, rule)
+    seen = output_tokens(facts.log, facts.window)
+    waits = facts.admission.blocked_share if facts.admission is not None else None
+    found = _told(seen, facts.log.source, facts.settings, decode, waits, context)
+    if found is None:
+        return None
+    return msgspec.structs.replace(found, evidence=(*found.evidence, cite_share("decode", facts, context.book)))
+
+
+def outputs_without_steps(context: GaugeContext) -> Finding | None:
+    """The same of an engine whose steps were not seen."""
+    log = request_log(context.inputs.requests)
+    if log is None:
+        return None
+    seen = output_tokens(log, context.state.window)
+    return _told(seen, log.source, context.inputs.settings, None, context.state.waits_share, context)
+
+
+def _told(
+    seen: OutputTokens | None,
+    source: str,
+    settings: EngineSettings,
+    decode: float | None,
+    waits: float | None,
+    context: Context | GaugeContext,
+) -> Finding | None:
+    rule, book = context.rules["SPY-OUT-001"], context.book
+    if seen is None or seen.requests < rule.threshold("min_requests"):
+        return None
+    cut, wide, tail = _cut_short(seen, rule), _reserved(seen, settings, rule), _tail(seen, rule)
     if not (cut or wide or tail):
         return None
-    source = facts.log.source if facts.log is not None else ""
     evidence = [
         book.add(f"output.tokens_{name}", value, "tokens", "measured", n=seen.requests, source=source,
                  method=f"{name} over the requests of the window")
         for name, value in (("p50", seen.p50), ("p95", seen.p95), ("p99", seen.p99))
         if value is not None
     ]  # fmt: skip
-    evidence.append(
-        book.add("window.decode_share", decode, "ratio", "derived", n=len(facts.steps), source="engine steps",
-                 method="step time of the phase over the window; mixed steps split at the median decode step")
-    )  # fmt: skip
     said = [f"Half of the requests generate {seen.p50:.0f} tokens or more, one in twenty {seen.p95:.0f} or more"]
     severity: Severity = "info"
     if tail and seen.p99 is not None:
-        said.append(f"and one in a hundred {seen.p99:.0f}, {seen.p99 / seen.p50:.1f} times the median")
+        said.append(f"one in a hundred generates {seen.p99:.0f}, {seen.p99 / seen.p50:.1f} times the median")
     if cut and seen.at_limit_share is not None:
         evidence.append(
             book.add("output.at_limit_share", seen.at_limit_share, "ratio", "measured", n=seen.ends, source=source,
@@ -116,20 +142,21 @@ def outputs(context: Context) -> Finding | None:
         said.append(
             f"they allow {seen.limit_p50:.0f} in the median, {seen.limit_p50 / seen.p95:.1f} times the 95th percentile"
         )
-        if facts.settings.platform == "spyre":
-            severity = "medium" if _waits(context, rule) else "low"
-    said.append(f"fewer output tokens shorten decode alone, {format_share(decode)} of the window")
+        if settings.platform == "spyre" and context.verdict.primary != "load_limited":
+            severity = "medium" if waits is not None and waits >= rule.materiality_share else "low"
+    of_window = f", {format_share(decode)} of the window" if decode is not None else ""
+    said.append(f"fewer output tokens shorten decode alone{of_window}")
     return Finding(
         id=rule.id,
         rule_version=rule.version,
-        severity=severity if context.verdict.primary != "load_limited" else "info",
+        severity=severity,
         title=rule.title,
         text=f"{'; '.join(said)}.",
         phase="decode",
         share=decode,
         evidence=tuple(evidence),
         against=rule.false_positive_notes,
-        advice=(_lower_limit(seen, context),) if wide else (),
+        advice=(_lower_limit(seen, settings),) if wide else (),
     )
 
 
@@ -145,31 +172,23 @@ def _tail(seen: OutputTokens, rule: Rule) -> bool:
     return seen.p99 is not None and seen.p99 >= rule.threshold("min_tail_ratio") * seen.p50
 
 
-def _reserved(seen: OutputTokens, context: Context, rule: Rule) -> bool:
+def _reserved(seen: OutputTokens, settings: EngineSettings, rule: Rule) -> bool:
     """Limits lie far above what is generated, on an engine that may reserve room for them."""
-    platform = context.facts.settings.platform
-    if platform is not None and platform != "spyre":
+    if settings.platform not in (None, "spyre"):
         # vLLM takes blocks as they fill: a high limit costs nothing there
         return False
-    fits = seen.limit_that_fits
-    if fits is None or seen.limit_p50 is None or seen.limits < rule.threshold("min_limits"):
+    if seen.limit_p50 is None or seen.limits < rule.threshold("min_requests"):
         return False
     if seen.at_limit_share is not None and seen.at_limit_share >= rule.threshold("min_cut_share"):
         return False
-    return seen.limit_p50 >= rule.threshold("min_over_ratio") * seen.p95 and fits < seen.limit_p50
+    return seen.limit_p50 >= rule.threshold("min_over_ratio") * seen.p95 and seen.limit_that_fits < seen.limit_p50
 
 
-def _waits(context: Context, rule: Rule) -> bool:
-    """Requests wait for a material part of the time."""
-    admission = context.facts.admission
-    return admission is not None and admission.blocked_share >= rule.materiality_share
-
-
-def _lower_limit(seen: OutputTokens, context: Context) -> Advice:
+def _lower_limit(seen: OutputTokens, settings: EngineSettings) -> Advice:
     """The 99th percentile and a tenth."""
-    to = seen.limit_that_fits or 0
+    to = seen.limit_that_fits
     cut = sum(tokens > to for tokens in seen.output)
-    sure = context.facts.settings.platform == "spyre"
+    sure = settings.platform == "spyre"
     return Advice(
         id="max_tokens",
         setting="max_tokens of the requests, at the client",

@@ -69,14 +69,28 @@ def test_a_limit_counts_as_far_above_from_twice_the_95th_percentile_on(limit: in
     assert (finding(diagnose(answering(USUAL, limit))) is not None) is told
 
 
-@pytest.mark.parametrize(("limits", "told"), [(100, True), (99, False)])
-def test_limits_of_fewer_than_a_hundred_requests_give_no_advice(limits: int, told: bool) -> None:
+@pytest.mark.parametrize(("limits", "told"), [(30, True), (29, False)])
+def test_limits_of_fewer_than_thirty_requests_give_no_advice(limits: int, told: bool) -> None:
     made = answering(USUAL, 400)
     window = diagnose(made).window
     inside = made.requests.index[made.requests["arrival_ns"].between(window.start_ns, window.end_ns - 1)]
     assert len(inside) > limits
     made.requests.loc[inside[limits:], "max_tokens"] = None
     assert (finding(diagnose(made)) is not None) is told
+
+
+def test_of_fewer_than_a_hundred_answers_the_longest_gives_the_limit() -> None:
+    (advice,) = finding(diagnose(answering([16 if at == 30 else 8 for at in range(60)], 400))).advice
+    assert advice.to == 18
+
+
+def test_without_steps_the_limits_are_told_too_and_no_share_of_the_window_is() -> None:
+    made = answering(USUAL, 400)
+    diagnosis = diagnose(replace(made, steps=made.steps.iloc[:0]))
+    found = finding(diagnosis)
+    assert (found.share, found.advice[0].to) == (None, 18)
+    assert "of the window" not in found.text
+    assert set(found.evidence) <= {e.id for e in diagnosis.evidence}
 
 
 @pytest.mark.parametrize(("every", "told"), [(22, False), (18, True), (1, False)])
