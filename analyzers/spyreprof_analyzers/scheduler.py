@@ -170,8 +170,10 @@ def admission(
     at_cap = blocked & (running >= rule.threshold("at_cap_ratio") * (cap or cap_requests or 1))
     below_cap = blocked & ~at_cap if cap is not None else blocked
     need = blocks_of(settings, prompt_tokens)
-    promised = cap is not None and promised_away(running, settings, request_tokens)
-    full, room = kv_state(_seen_at(seen, seen.kv_usage_ratio, middle), settings.kv_blocks, need, rules)
+    usage_then = _seen_at(seen, seen.kv_usage_ratio, middle)
+    full, room = kv_state(usage_then, settings.kv_blocks, need, rules)
+    # a cache with much room left is not full, whatever lengths say
+    promised = (usage_then >= rule.threshold("max_kv_usage")) & promised_away(running, settings, request_tokens)
 
     def share(chosen: NDArray[np.bool_]) -> float:
         return int(known.duration_ns[chosen].sum()) / max(int(known.duration_ns.sum()), 1)
@@ -181,7 +183,7 @@ def admission(
         blocked_share=share(blocked),
         at_cap_share=share(at_cap),
         at_cap_with_room_share=share(at_cap & room),
-        kv_full_share=share(below_cap & (full | promised)),
+        kv_full_share=share(below_cap & (full | (promised if cap is not None else False))),
         below_cap_share=share(below_cap),
         prompt_blocks=need,
         cap_requests=cap or cap_requests,
