@@ -55,7 +55,7 @@ def test_what_cannot_be_compared_is_no_failure_of_the_program(tmp_path: Path) ->
     empty = RecordingBuilder(tmp_path / "run.spyreprof").process().write()
     done = diff(DEMO, empty, "--format", "md")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("## withheld: No verdict: model is unknown")
+    assert done.stdout.startswith("## withheld: No verdict. Different: hardware")
     assert "| model | unknown |" in done.stdout
 
 

@@ -107,7 +107,7 @@ def test_the_verdicts_of_both_sides_are_shown() -> None:
 
 def test_a_withheld_comparison_says_what_it_needs_and_how_to_have_it() -> None:
     drawn = render(withheld(), 120)
-    assert "precision differs" in drawn
+    assert "Different: precision. Unknown: model, quantisation, load." in drawn
     assert "Needs        load:" in drawn
     assert "withheld" in drawn
 

@@ -109,7 +109,7 @@ def _verdict(pair: Pair, conditions: Sequence[Condition], changes: Sequence[Chan
         known = [condition for condition in conditions if condition.name in withheld_by]
         return DiffVerdict(
             outcome="withheld",
-            headline=f"No verdict: {_listed([_complaint(condition) for condition in known])}.",
+            headline=f"No verdict. {_complaint(known)}",
             reason="Two runs are compared only under the same conditions; what is unknown may differ.",
             under_test=tested,
             withheld_by=withheld_by,
@@ -165,8 +165,10 @@ def _tested(condition: Condition) -> Public:
     return own_words(f"{name} {condition.a} -> {condition.b}")
 
 
-def _complaint(condition: Condition) -> str:
-    return f"{condition.name} {'differs' if condition.state == 'differs' else 'is unknown'}"
+def _complaint(conditions: Sequence[Condition]) -> str:
+    named = {state: [c.name for c in conditions if c.state == state] for state in ("differs", "unknown")}
+    sentences = [f"Different: {_listed(named['differs'])}."] if named["differs"] else []
+    return " ".join([*sentences, f"Unknown: {_listed(named['unknown'])}."] if named["unknown"] else sentences)
 
 
 def _listed(names: Sequence[str]) -> str:
