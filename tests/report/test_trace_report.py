@@ -219,7 +219,7 @@ def test_nothing_of_a_hostile_name_reaches_the_report(name: str) -> None:
         "triton_poi_fused_add_mul_0",
         "void at::native::(anonymous namespace)::CatArrayBatchedCopy<at::native::OpaqueType<2u>, unsigned int, 2>(int)",
         "at::native::vectorized_elementwise_kernel<4, at::native::CompareEqFunctor<float>, at::detail::Array<int, 3>>",
-        "void cub::DeviceRadixSortOnesweepKernel<cub::DeviceRadixSortPolicy<long, at::cuda::cub::detail::OpaqueType<8>>>",
+        "void cub::DeviceRadixSortOnesweepKernel<cub::DeviceRadixSortPolicy<long, at::OpaqueType<8>>>",
         "vllm::rotary_embedding_kernel",
         "aclnnMm_MatMulCommon_MemSet",
         "convolution_2 Cmpt Exec",
