@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
@@ -10,14 +11,12 @@ import numpy as np
 
 from spyreprof.findings import Cost, CostCut, CostLine, RequestCost
 from spyreprof.units import NS_PER_S
-from spyreprof_analyzers.facts import mixed_prefill_ratio
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from spyreprof.findings import CostLineName, SteadyWindow
     from spyreprof.recording.schema import AnalysisInputs
-    from spyreprof.rules import RuleBook
     from spyreprof_analyzers.book import EvidenceBook
     from spyreprof_analyzers.facts import Facts
     from spyreprof_analyzers.request_log import RequestLog
@@ -75,16 +74,13 @@ def withheld(price_per_hour: Fraction | None, book: EvidenceBook, reason: str, o
         book.leave_open(TOPIC, reason, obtain)
 
 
-def cost(
-    inputs: AnalysisInputs, facts: Facts, price_per_hour: Fraction | None, rules: RuleBook, book: EvidenceBook
-) -> Cost | None:
+def cost(inputs: AnalysisInputs, facts: Facts, price_per_hour: Fraction | None, book: EvidenceBook) -> Cost | None:
     """Price tokens and requests; None, and said why, without a price or where it would be nobody's.
 
     Args:
         inputs: kind of device, settings.
         facts: the judged window of the engine.
         price_per_hour: the user's, for everything that was recorded.
-        rules: for mixed steps.
         book: takes what is left open.
     """
     if price_per_hour is None:
@@ -95,7 +91,7 @@ def cost(
             TOPIC, "several engines ran, and the price is for all of them together", "record one engine by itself"
         )
         return None
-    spent = attribute(facts, rules)
+    spent = attribute(facts)
     notes = [ATTRIBUTION]
     if spent.tokens["cached"] is not None:
         notes.append("cached tokens take no step of their own; reading them is a part of the steps of decode")
@@ -117,11 +113,11 @@ def cost(
     )
 
 
-def attribute(facts: Facts, rules: RuleBook) -> Attribution:
+def attribute(facts: Facts) -> Attribution:
     """Divide the judged window among the kinds of tokens, overhead and idle capacity."""
     wall, steps = facts.wall, facts.steps
     mixed_ns = wall.phase_ns["mixed"]
-    of_prefill = min(max(round(mixed_ns * mixed_prefill_ratio(steps, rules)), 0), mixed_ns)
+    of_prefill = min(max(round(mixed_ns * facts.mixed.ratio), 0), mixed_ns)
     input_ns = wall.phase_ns["prefill"] + of_prefill
     output_ns = wall.phase_ns["decode"] + mixed_ns - of_prefill
     counted = bool(steps.counted.all())
@@ -166,11 +162,12 @@ def _reasoning(facts: Facts) -> tuple[float, float] | None:
     if not known.any() or known.sum() < _MIN_KNOWN_RATIO * inside.sum():
         return None
     thought, output = log.reasoning_tokens[known], log.output_tokens[known]
-    decode_ns = (log.e2e_ns - log.ttft_ns)[known].astype(np.float64)
+    decode_ns = (log.e2e_ns - log.ttft_ns)[known]
     by_tokens = float(thought.sum() / output.sum())
     if decode_ns.sum() <= 0:
         return by_tokens, by_tokens
-    return float((decode_ns * thought / output).sum() / decode_ns.sum()), by_tokens
+    # fsum: the same in whatever order the requests came
+    return math.fsum(decode_ns * (thought / output)) / float(decode_ns.sum()), by_tokens
 
 
 def _there(log: RequestLog, window: SteadyWindow) -> NDArray[np.bool_]:
@@ -212,7 +209,7 @@ def _requests(spent: Attribution, facts: Facts, price_per_hour: Fraction) -> tup
     computed = prompt - (cached if cached is not None else 0)
     # The first token of a request comes with its prefill.
     later = output - 1
-    ranked = np.argsort(computed * float(per_input) + later * float(per_output), kind="stable")
+    ranked = np.lexsort((later, prompt, computed * float(per_input) + later * float(per_output)))
 
     def at(percentile: Literal[50, 95]) -> RequestCost:
         place = int(ranked[-(-len(ranked) * percentile // 100) - 1])

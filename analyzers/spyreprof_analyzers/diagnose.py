@@ -184,7 +184,7 @@ def _conclude(
         tails=tails,
         verdict=verdict,
         findings=findings(Context(facts, verdict, targets, rules, book, tails)),
-        cost=cost(inputs, facts, price, rules, book),
+        cost=cost(inputs, facts, price, book),
         not_judged=tuple(dict.fromkeys((*verdict.missing, *book.not_judged))),
         evidence=book.evidence,
     )

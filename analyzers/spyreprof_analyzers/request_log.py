@@ -58,6 +58,13 @@ class RequestLog:
     def __len__(self) -> int:
         return len(self.e2e_ns)
 
+    def in_order(self, *first: NDArray[np.float64] | NDArray[np.int64]) -> NDArray[np.int64]:
+        """Places of the requests by these values, then by arrival and times: the same in whatever order they came."""
+        arrival = (self.arrival_ns,) if self.arrival_ns is not None else ()
+        return np.lexsort(
+            (self.output_tokens, self.prompt_tokens, self.e2e_ns, self.ttft_ns, *arrival, *reversed(first))
+        )
+
     def where(self, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> RequestLog:
         """The requests that a mask of length n, or their places in order, select."""
         found: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}

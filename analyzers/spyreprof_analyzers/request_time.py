@@ -251,10 +251,10 @@ def _matches(client: RequestLog, marked: RequestLog) -> NDArray[np.int64]:
     """
     waiting: dict[tuple[float, float], deque[int]] = defaultdict(deque)
     begun, start = _known(marked.arrival_ns), _known(client.arrival_ns)
-    for mark in np.argsort(begun, kind="stable").tolist():
+    for mark in marked.in_order(begun).tolist():
         waiting[_lengths(marked, mark)].append(mark)
     found = np.full(len(client), -1, dtype=np.int64)
-    for at in np.argsort(start, kind="stable").tolist():
+    for at in client.in_order(start).tolist():
         candidates = waiting[_lengths(client, at)]
         while candidates and begun[candidates[0]] < start[at]:
             candidates.popleft()

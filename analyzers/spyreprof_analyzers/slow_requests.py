@@ -124,7 +124,8 @@ def leave_open(inputs: AnalysisInputs, book: EvidenceBook) -> None:
 
 def _tail(ranking: _Ranking, known: NDArray[np.int64], times: RequestTime, rule: Rule) -> TailLatency:
     count = len(known)
-    ranked = known[np.argsort(ranking.value_ns[known], kind="stable")]
+    order = times.log.in_order(ranking.value_ns)
+    ranked = order[np.isin(order, known)]
     slow = ranked[-max(int(rule.threshold("min_slowest")), -(-count // 100)) :]
     middle = ranked[count * 2 // 5 : -(-count * 3 // 5)]
     parts_of = {at: _parts(ranking.metric, times, group, rule) for at, group in (("slow", slow), ("middle", middle))}
