@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 REWEIGHTINGS = 8
 # Relative errors beyond this many usual ones lose weight; the usual one is taken within these limits.
-HUBER_ERRORS = 1.5
-LEAST_HUBER_LIMIT, MOST_HUBER_LIMIT = 0.01, 0.1
+HUBER_ERRORS = 2.5
+LEAST_HUBER_LIMIT, MOST_HUBER_LIMIT = 0.03, 0.1
 # The median of absolute errors, times this, is the standard deviation of a normal distribution.
 MEDIAN_TO_DEVIATION = 1.4826
 # Neighbours: at least so many rows, at most this part of all.
-MIN_BLOCK, BLOCKS = 25, 20
+MIN_BLOCK, BLOCKS = 10, 10
 # Half-width of a 90 % interval in standard deviations, with many rows.
 NORMAL_90 = 1.645
 # A prediction cannot be less than this part of the usual one: rows are divided by it.

@@ -30,6 +30,7 @@ MEDIAN_VARIANCE = 1.57
 # A knee is looked for at so many sizes, in so many steps at most.
 KNEE_CANDIDATES = 10
 KNEE_STEPS = 4_000
+KNEE_SIDE_STEPS = 50
 
 
 def machine_drift(start_ns: NDArray[np.int64], residual: NDArray[np.float64], floor: float) -> float:
@@ -96,7 +97,7 @@ def knee(
         return None
     thin = slice(None, None, -(-len(size) // KNEE_STEPS))
     design, size, cycles = design[thin], size[thin], cycles[thin]
-    least = max(rule.threshold("min_steps_per_size"), 2 * regression.MIN_BLOCK)
+    least = max(rule.threshold("min_steps_per_size"), KNEE_SIDE_STEPS)
     best, found = rule.threshold("min_knee_deviations"), None
     values = np.unique(np.quantile(np.unique(size), np.linspace(0.0, 1.0, KNEE_CANDIDATES + 2)[1:-1]).astype(np.int64))
     for value in values.tolist():
