@@ -284,7 +284,7 @@ def _facts(  # noqa: PLR0913 - what was found before it
         processes=processes,
         engine_pid=pid_of(ranks.judged),
         front_end=front_end(own, times, window, processes, engine_pids, rules),
-        drift=load_drift(steps, window, rules),
+        drift=load_drift(steps, window, in_span, rules),
         padding=padding(steps, everything.where(everything.clear_of(inputs.pauses)), model, wall.judged_ns, rules),
     )
 

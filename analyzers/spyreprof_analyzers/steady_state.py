@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from spyreprof.recording.schema import AnalysisInputs
     from spyreprof.rules import RuleBook
     from spyreprof_analyzers.engine_steps import EngineSteps
+    from spyreprof_analyzers.scheduler import Gauges
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +38,15 @@ class LoadDrift:
         return f"the load only {verb}: from {self.first_requests:.0f} running requests to {self.last_requests:.0f}"
 
 
-def load_drift(steps: EngineSteps, window: SteadyWindow, rules: RuleBook) -> LoadDrift | None:
+def load_drift(steps: EngineSteps, window: SteadyWindow, gauges: Gauges | None, rules: RuleBook) -> LoadDrift | None:
     """Whether running requests only grow, or only fall, from each fifth of the window to the next, and by how much.
+
+    Where requests wait, the load is what runs and waits together: an engine that runs fewer while as many are there is
+    held back, which its own limits explain.
 
     Args:
         steps: the window's steps; those whose requests are not known say nothing.
+        gauges: of the window.
 
     Returns:
         None where the load holds, where there is too little of it to tell, and where most steps tell no requests.
@@ -52,15 +57,32 @@ def load_drift(steps: EngineSteps, window: SteadyWindow, rules: RuleBook) -> Loa
     length = window.end_ns - window.start_ns
     ends = [window.start_ns + length * part // FIFTHS for part in range(FIFTHS + 1)]
     work = (known.context_requests + known.generation_requests).astype(np.float64)
-    means = []
+    running, demand = [], []
     for start, end in pairwise(ends):
         inside = np.clip(np.minimum(known.end_ns, end) - np.maximum(known.start_ns, start), 0, None)
-        means.append(float((inside * work).sum()) / max(end - start, 1))
-    grows, falls = (all(sign * (b - a) > 0 for a, b in pairwise(means)) for sign in (1, -1))
-    low, high = sorted((means[0], means[-1]))
-    if not (grows or falls) or high < rule.threshold("min_drifting_requests"):
+        running.append(float((inside * work).sum()) / max(end - start, 1))
+        demand.append(_mean_demand(gauges, start, end))
+    directions = [sign for sign in (1, -1) if all(sign * (b - a) > 0 for a, b in pairwise(running))]
+    low, high = sorted((running[0], running[-1]))
+    most = rule.threshold("max_drift_ratio")
+    if not directions or high < rule.threshold("min_drifting_requests") or high <= most * low:
         return None
-    return LoadDrift(means[0], means[-1]) if high > rule.threshold("max_drift_ratio") * low else None
+    told = [one for one in demand if one is not None]
+    if len(told) == FIFTHS:
+        first, last = (told[0], told[-1]) if directions[0] > 0 else (told[-1], told[0])
+        if last <= most * first:
+            return None
+    return LoadDrift(running[0], running[-1])
+
+
+def _mean_demand(gauges: Gauges | None, start_ns: int, end_ns: int) -> float | None:
+    """Requests that run or wait, on average; None where nothing was polled."""
+    if gauges is None:
+        return None
+    low, high = np.searchsorted(gauges.time_ns, (start_ns, end_ns))
+    values = (gauges.running + gauges.waiting)[low:high]
+    values = values[~np.isnan(values)]
+    return float(values.mean()) if len(values) else None
 
 
 def steady_window(steps: EngineSteps, inputs: AnalysisInputs, rules: RuleBook) -> SteadyWindow:
@@ -89,6 +111,9 @@ def steady_window(steps: EngineSteps, inputs: AnalysisInputs, rules: RuleBook) -
             basis = (
                 f"while at least {rule.threshold('level_ratio'):.0%} of the usual running requests ({level:.0f}) ran"
             )
+    # rows from before the recording, or from after it, are no part of what it saw
+    start, end = max(start, inputs.recording_start_ns), min(end, inputs.recording_end_ns)
+    end = max(start, end)
     length = max(inputs.recording_end_ns - inputs.recording_start_ns, 1)
     return SteadyWindow(start_ns=start, end_ns=end, share_of_recording=min((end - start) / length, 1.0), basis=basis)
 
