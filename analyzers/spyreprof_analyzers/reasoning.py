@@ -83,6 +83,8 @@ def reasons(context: Context) -> Finding | None:
                  method="reasoning tokens over output tokens"),
         book.add("reasoning.decode_share", seen.decode_share, "ratio", "estimated", n=seen.requests, source=source,
                  method="decode time of each request times its share of reasoning tokens, over all decode time"),
+        book.add("output.visible_decode_share", 1.0 - seen.decode_share, "ratio", "estimated", n=seen.requests,
+                 source=source, method="the rest of all decode time"),
         book.add("reasoning.tokens_p50", seen.p50, "tokens", "measured", n=seen.requests, source=source,
                  method="median over requests"),
         book.add("reasoning.tokens_p90", seen.p90, "tokens", "measured", n=seen.requests, source=source,
@@ -100,8 +102,9 @@ def reasons(context: Context) -> Finding | None:
         title=rule.title,
         text=f"{format_share(seen.output_share)} of the output tokens are reasoning: half of the requests spend "
         f"{seen.p50:.0f} tokens on it or more, one in ten {seen.p90:.0f} or more. That is about "
-        f"{format_share(seen.decode_share)} of decode time and {format_share(share)} of the window; fewer of them "
-        "shorten decode alone.",
+        f"{format_share(seen.decode_share)} of decode time and {format_share(share)} of the window, beside "
+        f"{format_share(1.0 - seen.decode_share)} of decode time for what readers see; fewer of them shorten decode "
+        "alone.",
         phase="decode",
         share=share,
         evidence=evidence,

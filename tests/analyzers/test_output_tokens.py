@@ -105,6 +105,22 @@ def test_answers_that_reach_their_limit_are_told_from_a_twentieth_on_unless_all_
         assert "cut short" in found.text
 
 
+@pytest.mark.parametrize(("every", "told"), [(16, True), (25, False)])
+def test_answers_that_nearly_all_reach_their_limit_were_asked_to(every: int, told: bool) -> None:
+    """All but one in sixteen are 94 %, all but one in twenty-five 96 %."""
+    made = answering(USUAL, 16, finish_reason="length")
+    made.requests.loc[made.requests.index[::every], "finish_reason"] = "stop"
+    assert (finding(diagnose(made)) is not None) is told
+
+
+def test_where_decode_is_hardly_any_of_the_window_its_limits_do_not_matter() -> None:
+    engine, run = prefill_heavy(Engine(fixed_ns=5 * MS, per_context_token_ns=3 * MS, max_num_seqs=64))
+    made = inputs(run, engine, settings=EngineSettings(platform="spyre"))
+    diagnosis = diagnose(replace(made, requests=made.requests.assign(max_tokens=4000).astype({"max_tokens": "Int64"})))
+    assert value(diagnosis, "window.decode_share") < 0.1
+    assert finding(diagnosis) is None
+
+
 def test_a_lower_limit_is_not_advised_where_answers_reach_theirs() -> None:
     made = answering(USUAL, 400, finish_reason="stop")
     made.requests.loc[made.requests.index[::8], "finish_reason"] = "length"

@@ -336,6 +336,51 @@ def test_a_tail_that_is_hardly_longer_than_the_rest_is_no_tail(late_ms: int, tol
     assert ("hardly slower" in found.reason) is not told
 
 
+@pytest.mark.parametrize(
+    ("strangers", "source"), [(15, "load generator's log"), (16, "requests marked by the program")]
+)
+def test_a_client_is_matched_with_the_marks_when_nineteen_of_twenty_of_its_requests_are(
+    strangers: int, source: str
+) -> None:
+    run = replay(ENGINE, steady(300))
+    made = with_client(as_marked(inputs(run, ENGINE), run), 2 * MS)
+    rows = made.requests.index[made.requests["source"] == "bench_result"][:strangers]
+    made.requests.loc[rows, "prompt_tokens"] = 99
+    times = request_time(
+        request_log(made.requests), marked_requests(made.requests), engine_steps(made.steps, "1-a"), made, 1, rules()
+    )
+    assert times.log.source == source
+
+
+@pytest.mark.parametrize(("lost", "told"), [(75, True), (76, False)])
+def test_steps_count_as_whole_from_nineteen_of_twenty_tokens_on(lost: int, told: bool) -> None:
+    """Three hundred requests of six tokens get five each from steps that generate."""
+    run = replay(ENGINE, steady(300))
+    generating = [row for row in run.steps if row["generation_requests"]]
+    assert sum(row["generation_tokens"] for row in generating) == 1500
+    for row in generating[:lost]:
+        row["generation_tokens"] = 0
+    assert ("decode" not in times_of(ENGINE, run, 1).untold) is told
+
+
+@pytest.mark.parametrize(("missed", "unknown"), [(2, False), (3, True)])
+def test_a_step_or_two_at_the_ends_of_a_request_are_no_steps_that_passed_it_by(missed: int, unknown: bool) -> None:
+    run = replay(ENGINE, steady(300))
+    times = times_of(ENGINE, run, 1, output_tokens=6 - missed)
+    assert bool((times.later["unknown"] > 0).any()) is unknown
+
+
+@pytest.mark.parametrize(("stretch", "told"), [(1.25, True), (1.26, False)])
+def test_a_largest_gap_is_the_engines_longest_stretch_when_they_differ_by_a_fifth_at_most(
+    stretch: float, told: bool
+) -> None:
+    """Steps that decode take 20 ms and 0.1 ms lie between them."""
+    run = replay(ENGINE, steady(300))
+    found = tail(judged(ENGINE, run, itl_max_ns=20.1 * MS * stretch), "itl_max")
+    assert (share(found, "decode") > 0) is told
+    assert (share(found, "unknown") == 1.0) is not told
+
+
 # The finding
 
 
