@@ -14,8 +14,8 @@ Written by `spyreprof rules list --markdown > docs/rules.md` from the rules' own
 
 A rule is silent where its share of the window is below its floor, and abstains where an input is missing. The origin of
 a threshold is `read` in a cited source, `measured` by a script of ours, or `guessed` and to be calibrated. Where two
-pieces of advice cannot both be followed, the earlier kind speaks: unservable, bug, compile, memory, queue, phase,
-communication, host.
+pieces of advice cannot both be followed, the earlier kind speaks: unservable, bug, balance, compile, memory, queue,
+phase, communication, host.
 """
 
 
