@@ -28,6 +28,8 @@ _NS_PER_HOUR = 3600 * NS_PER_S
 _MILLION = 1_000_000
 # Lines that are time of steps, and so of tokens; the rest is nobody's.
 _OF_TOKENS: frozenset[CostLineName] = frozenset(("input", "output", "visible_output", "reasoning"))
+# More are no count: a damaged recording may hold any number.
+_MOST_TOKENS = 2.0**40
 # With reasoning known of fewer requests it is not set apart.
 _MIN_KNOWN_RATIO = 0.95
 
@@ -201,7 +203,8 @@ def _requests(spent: Attribution, facts: Facts, price_per_hour: Fraction) -> tup
     per_output = _per_token(spent, ("output", "visible_output", "reasoning"), price_per_hour)
     if log is None or per_input is None or per_output is None:
         return ()
-    known = np.flatnonzero(_there(log, facts.window) & (log.prompt_tokens >= 0) & (log.output_tokens > 0))
+    sane = (log.prompt_tokens <= _MOST_TOKENS) & (log.output_tokens <= _MOST_TOKENS)
+    known = np.flatnonzero(_there(log, facts.window) & sane & (log.output_tokens > 0))
     if len(known) == 0:
         return ()
     prompt, output = log.prompt_tokens[known].astype(np.int64), log.output_tokens[known].astype(np.int64)
@@ -255,7 +258,7 @@ def _cached_of(
 ) -> NDArray[np.int64] | None:
     """Cached tokens of each request: its own count, else the engine's ratio; None where neither is known."""
     if not np.isnan(cached).any():
-        return np.minimum(cached.astype(np.int64), prompt)
+        return np.minimum(cached, prompt).astype(np.int64)
     return np.rint(prompt * hit_ratio).astype(np.int64) if hit_ratio is not None else None
 
 

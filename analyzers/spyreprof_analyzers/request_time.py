@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
     Parts = dict[TailPartName, NDArray[np.int64]]
 
+# A century and a half, which fits an integer whatever a damaged recording says.
+_LONGEST_NS = 2.0**62
+
 QUEUE_UNKNOWN = (
     "a load generator's log does not tell when a request was scheduled, so that the time to its first token stays whole"
 )
@@ -147,7 +150,7 @@ def _first_parts(
 ) -> Parts:
     """Parts of the time to first token inside the engine. Where the queue is not known, what ran is "unknown"."""
     told = ~np.isnan(engine.queue_ns)
-    queue = np.where(told, np.nan_to_num(engine.queue_ns), 0).astype(np.int64)
+    queue = np.minimum(np.where(told, np.nan_to_num(engine.queue_ns), 0), _LONGEST_NS).astype(np.int64)
     ran = engine_first - begun - queue
     parts: Parts = {"queue": queue}
     if timeline is not None:
