@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from builders import decode_name
+
 from spyreprof.trace.graphs import GraphLaunches, graph_launches
+from spyreprof.trace.profiled import profiled_steps
 from spyreprof.trace.reader import read_bytes
 from spyreprof.trace.relations import relate
 from spyreprof.trace.roles import roles
@@ -58,3 +61,25 @@ def test_launches_of_which_no_kernel_was_recorded_lower_the_coverage() -> None:
 def test_without_graphs_there_is_no_coverage() -> None:
     found = found_in(launch(0, 1, "cudaLaunchKernel"), kernel(10, 1))
     assert (len(found.row), found.coverage_ratio) == (0, None)
+
+
+def without_work(*events: dict[str, Any]) -> list[int]:
+    """Of two steps, each of 100 us, how many launches of graphs left no device work."""
+    steps = [
+        {"ph": "X", "cat": "user_annotation", "name": decode_name(), "pid": 10, "tid": 10, "ts": ts, "dur": 100}
+        for ts in (0, 200)
+    ]
+    table = read_bytes(json.dumps({"traceEvents": [*steps, *events]}).encode(), "t")
+    return [step.graphs_without_work for step in profiled_steps(table, 0, 1, device_kind="cuda")]
+
+
+def test_a_step_tells_which_of_its_graphs_the_profiler_lost() -> None:
+    launches = [launch(10, 1), launch(20, 2), launch(210, 3), launch(220, 4)]
+    assert without_work(*launches, kernel(30, 1), kernel(40, 2), kernel(230, 3)) == [0, 1]
+    assert without_work(*launches, *(kernel(30 * n, n) for n in (1, 2, 3, 4))) == [0, 0]
+
+
+def test_work_that_lost_its_ids_may_be_that_of_a_graph() -> None:
+    lost = kernel(240, 4)
+    del lost["args"]["correlation"]
+    assert without_work(launch(10, 1), launch(210, 3), launch(220, 4), kernel(30, 1), kernel(230, 3), lost) == [0, 0]
