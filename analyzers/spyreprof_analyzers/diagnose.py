@@ -21,6 +21,7 @@ from spyreprof_analyzers.compilation import compilation
 from spyreprof_analyzers.conclusions import findings
 from spyreprof_analyzers.context import Context
 from spyreprof_analyzers.cost import cost, withheld
+from spyreprof_analyzers.decode_cost import with_decode_cost
 from spyreprof_analyzers.efficiency import without_lost_kernels
 from spyreprof_analyzers.engine_steps import (
     DECODE,
@@ -232,6 +233,7 @@ def _facts(  # noqa: PLR0913 - what was found before it
         bounds = without_lost_kernels(bounds, splits, floor_of, rules, book)
     budget = time_budget(wall, splits, excluded)
     leave_offload_open(inputs.counters, book)
+    bounds["decode"] = with_decode_cost(bounds["decode"], model, floor_of["decode"].weights, rules, book)
     own, marked = (log, marked_requests(inputs.requests)) if alone else (None, None)
     times = request_times(inputs.counters, own, marked, window)
     hit_ratio = prefix_hit_ratio(inputs.counters, window)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from spyreprof.findings import Witness
 from spyreprof.units import NS_PER_S, format_seconds, format_share
 from spyreprof_analyzers.communication import link_binds
+from spyreprof_analyzers.decode_cost import cite_share, decode_cost, method_of
 from spyreprof_analyzers.engine_steps import MIXED, PREFILL
 from spyreprof_analyzers.facts import cite_flop_floor, cite_weight_floor
 from spyreprof_analyzers.interconnect import cite_rows, cite_trace, outweighs_link, rows_text, sees_link, trace_text
@@ -14,10 +15,11 @@ from spyreprof_analyzers.slope_tests import FIXED, PER_CONTEXT_TOKEN, PER_Q_K, P
 from spyreprof_analyzers.witnesses import bound_class
 
 if TYPE_CHECKING:
-    from spyreprof.findings import BoundClass
+    from spyreprof.findings import BoundClass, SlopeTerm
     from spyreprof.rules import RuleBook
     from spyreprof_analyzers.book import EvidenceBook
     from spyreprof_analyzers.facts import Facts, Side
+    from spyreprof_analyzers.slope import StepModel
 
 
 def phase_views(side: Side, facts: Facts, rules: RuleBook, book: EvidenceBook) -> tuple[Witness, ...]:
@@ -70,20 +72,23 @@ def _decode_engine(facts: Facts, rules: RuleBook, book: EvidenceBook) -> Witness
         enough = rules["SPY-DEC-001"].threshold("min_weight_floor_ratio")
         if floor >= enough and outweighs_link(floor, facts, "decode"):
             says = "decode_bandwidth_bound"
-    model = facts.model
-    if model is not None:
+    model, cost = facts.model, decode_cost(facts.model)
+    if model is not None and cost is not None:
         per_request = next((term for term in model.fit.terms if term.name == PER_REQUEST), None)
         fixed = model.identified(FIXED)
-        if per_request is not None and not per_request.identifiable:
-            pieces.append(f"slope test: fixed cost, not split ({per_request.reason})")
-        elif per_request is not None and fixed is not None and per_request.ns_per_unit is not None:
-            cited.extend(_cite_slope(name, value, model.fit.n_steps, book) for name, value in (
-                (FIXED, fixed), (PER_REQUEST, per_request.ns_per_unit)
-            ))  # fmt: skip
-            pieces.append(
-                f"slope test: {format_seconds(fixed / NS_PER_S)} fixed and "
-                f"{format_seconds(per_request.ns_per_unit / NS_PER_S)} per request"
+        if fixed is None:
+            reason = next((term.reason for term in model.fit.terms if term.name == FIXED), None)
+            pieces.append(f"slope test: {reason or 'fixed cost, not split'}")
+        elif per_request is not None and per_request.ns_per_unit is not None:
+            cited.extend(
+                _cite_slope(term, model, book) for term in model.fit.terms if term.name in (FIXED, PER_REQUEST)
             )
+            grows = format_seconds(per_request.ns_per_unit / NS_PER_S)
+            told = f"{grows} per request" if per_request.identifiable else f"per request {per_request.reason}"
+            pieces.append(f"slope test: {format_seconds(fixed / NS_PER_S)} fixed and {told}")
+        if cost.cache is not None:
+            cited.append(cite_share("cache", cost.cache, model, book))
+            pieces.append(f"slope test: reading the KV cache takes {format_share(cost.cache)} of a decode step")
     return Witness(
         name="engine", says=says, agrees=None, text="; ".join(pieces) or "nothing to go by", evidence=tuple(cited)
     )
@@ -108,7 +113,7 @@ def _prefill_engine(facts: Facts, rules: RuleBook, book: EvidenceBook) -> Witnes
         quadratic = (model.identified(PER_Q_K) or 0.0) * float(steps.context_q_k_sum.sum())
         grown = per_token * float(steps.context_tokens.sum()) + quadratic
         share = min(grown / max(int(steps.duration_ns.sum()), 1), 1.0)
-        cited.append(_cite_slope(PER_CONTEXT_TOKEN, per_token, model.fit.n_steps, book))
+        cited.extend(_cite_slope(term, model, book) for term in model.fit.terms if term.name == PER_CONTEXT_TOKEN)
         cited.append(
             book.add(
                 "prefill.token_cost_share", share, "ratio", "derived", n=len(steps), source="engine steps",
@@ -144,8 +149,8 @@ def _requests(side: Side, facts: Facts, book: EvidenceBook) -> Witness:
     )
 
 
-def _cite_slope(name: str, ns_per_unit: float, steps: int, book: EvidenceBook) -> str:
+def _cite_slope(term: SlopeTerm, model: StepModel, book: EvidenceBook) -> str:
     return book.add(
-        f"slope.{name}_ns", ns_per_unit, "ns", "derived", n=steps, source="engine steps",
-        method="non-negative robust regression of cycle time on executed work",
+        f"slope.{term.name}_ns", term.ns_per_unit, "ns", "derived", n=model.fit.n_steps, source="engine steps",
+        low=term.low, high=term.high, method=method_of(model),
     )  # fmt: skip
