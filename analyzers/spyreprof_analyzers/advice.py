@@ -9,7 +9,7 @@ import numpy as np
 
 from spyreprof.findings import Advice, ExpectedChange, TradeOff
 from spyreprof.units import format_seconds
-from spyreprof_analyzers.prediction import predict_step
+from spyreprof_analyzers.prediction import predict_step, why_withheld
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -133,7 +133,8 @@ def _largest_within(
             # not the target binds here but what the recording tells
             book.leave_open(
                 WITHIN_TARGET,
-                f"nothing in the recording predicts the step of a batch beyond {best}",
+                f"nothing in the recording predicts the step of a batch beyond {best}: "
+                f"{why_withheld(facts, batch, rules)}",
                 "record once at a larger cap",
             )
             break
@@ -197,7 +198,8 @@ def throughput_change(
             metric="output tokens/s",
             direction="up",
             high=min(limits) if min(limits) > 0 else None,
-            note="an upper limit from batch growth and arrivals; nothing here tells the step time of the larger batch",
+            note="an upper limit from batch growth and arrivals; the step time of the larger batch is withheld: "
+            f"{why_withheld(facts, to, rules) or 'that of the present one is not told'}",
         )
     low, high = (_gain(facts, current, to, now.seconds, then.seconds * (1.0 + sign * then.band)) for sign in (1, -1))
     note = f"step time from {then.basis}"
