@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spyreprof.findings import NotJudged, Verdict, Witness
-from spyreprof.units import format_share
+from spyreprof.units import NS_PER_S, format_share
 from spyreprof_analyzers.bounds import usable_peaks
 from spyreprof_analyzers.front_end import front_end_binds
 from spyreprof_analyzers.verdict import HEADLINES, undetermined
@@ -173,10 +173,12 @@ def _idle(state: GaugeState, rules: RuleBook) -> Said | None:
 
 def _clients_have_more(state: GaugeState, rules: RuleBook) -> bool:
     """Do clients hold more requests in flight than the engine does? By Little's law, from their end-to-end times."""
-    if state.log is None or state.span_s <= 0:
+    # without arrivals it may be the log of other engines too
+    if state.log is None or state.log.arrival_ns is None or state.span_s <= 0:
         return False
-    in_flight = float(state.log.e2e_ns.sum()) / 1e9 / state.span_s
-    return in_flight > rules["SPY-GEN-007"].threshold("max_in_flight_ratio") * (state.running_mean + state.waiting_mean)
+    rule, in_flight = rules["SPY-GEN-007"], float(state.log.e2e_ns.sum()) / NS_PER_S / state.span_s
+    seen = state.running_mean + state.waiting_mean
+    return in_flight > rule.threshold("max_in_flight_ratio") * seen + rule.threshold("in_flight_slack")
 
 
 def _by_floor(state: GaugeState, inputs: AnalysisInputs, rules: RuleBook) -> Said | None:
