@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _ORDER: dict[str | None, int] = {kind: place for place, kind in enumerate(get_args(Catalogue))}
 _LAST = len(_ORDER)
-# More requests at once need more of the KV cache.
-_GROWS_THE_BATCH = frozenset({"max_num_seqs", "client concurrency"})
+# More requests at once need more of the KV cache, and the activations of larger steps leave less of it.
+_TAKES_MEMORY = frozenset({"max_num_seqs", "client concurrency", "max_num_batched_tokens"})
 # Nothing else is worth a try before these are put right.
 _FIRST = frozenset({"unservable", "bug", "balance"})
 
@@ -83,11 +83,13 @@ def _refused(
             continue
         if kind in _FIRST and _ORDER[kind] < place and other.severity == "high":
             return f"{other.id} comes first"
-        if kind == "memory" and _grows_the_batch(advice):
-            return f"{other.id} asks for memory, and a larger batch needs more of it"
+        if kind == "memory" and _takes_memory(advice):
+            return f"{other.id} asks for memory, and this needs more of it"
     if primary == "compile_bound" and place > _ORDER["compile"]:
         return "compilation took most of the window, so that little else was measured"
     for settled, of in kept:
+        if _without_effect(settled, advice):
+            return f"{of.id} sets {settled.setting} to {settled.to}, beside which it has no effect"
         if settled.setting != advice.setting:
             continue
         if _direction(settled) == _direction(advice) is not None or settled.to == advice.to:
@@ -96,8 +98,15 @@ def _refused(
     return None
 
 
-def _grows_the_batch(advice: Advice) -> bool:
-    return advice.setting in _GROWS_THE_BATCH and _direction(advice) != -1
+def _without_effect(one: Advice, other: Advice) -> bool:
+    """Is it a limit on one prompt that the budget of a whole step does not exceed?"""
+    values = {advice.setting: advice.to for advice in (one, other)}
+    limit, budget = values.get("long_prefill_token_threshold"), values.get("max_num_batched_tokens")
+    return isinstance(limit, (int, float)) and isinstance(budget, (int, float)) and budget <= limit
+
+
+def _takes_memory(advice: Advice) -> bool:
+    return advice.setting in _TAKES_MEMORY and _direction(advice) != -1
 
 
 def _direction(advice: Advice) -> int | None:

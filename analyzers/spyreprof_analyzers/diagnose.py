@@ -45,6 +45,7 @@ from spyreprof_analyzers.kv_pressure import (
     preempted_requests,
     preemptions,
     prefix_hit_ratio,
+    prefix_queried_tokens,
     usual_prompt_tokens,
 )
 from spyreprof_analyzers.latency_rows import latency_rows
@@ -275,6 +276,7 @@ def _facts(  # noqa: PLR0913 - what was found before it
         interference=interference(steps, wall.judged_ns, rules),
         reasoning=reasoning(log, window),
         prefix_hit_ratio=hit_ratio,
+        prefix_queried_tokens=prefix_queried_tokens(inputs.counters, window),
         compilation=compilation(steps, inputs.compiles, wall, rules),
         engines=_engines(inputs, ranks),
         sampled=process_stacks(inputs.stacks, window.start_ns, window.end_ns, rules, pid_of(ranks.judged)),

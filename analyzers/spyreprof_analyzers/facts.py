@@ -119,6 +119,7 @@ class Facts:
     processes: tuple[ProcessUse, ...] = ()
     engine_pid: int | None = None
     front_end: FrontEnd | None = None
+    prefix_queried_tokens: float | None = None
     drift: LoadDrift | None = None
     padding: Padding | None = None
     gauge_state: GaugeState | None = None

@@ -12,6 +12,7 @@ from spyreprof_analyzers.advice import QUEUE_TIME, length_of
 from spyreprof_analyzers.arbitration import arbitrate
 from spyreprof_analyzers.context import NOTHING_AGAINST
 from spyreprof_analyzers.front_end import describe_outside
+from spyreprof_analyzers.gauge_sharding import over_sharded_by_gauges, settings_that_slow
 from spyreprof_analyzers.gauge_verdict import cite_gauges
 from spyreprof_analyzers.kv_cache import (
     PEAK_PERCENTILE,
@@ -270,5 +271,5 @@ def stands_still(context: GaugeContext) -> Finding | None:
 
 FINDINGS: tuple[Callable[[GaugeContext], Finding | None], ...] = (
     cannot_serve, stands_still, at_cap, full, preempted, prompts_fill_steps, load_limited, outside,
-    outputs_without_steps,
+    outputs_without_steps, over_sharded_by_gauges, settings_that_slow,
 )  # fmt: skip

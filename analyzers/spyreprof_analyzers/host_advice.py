@@ -32,16 +32,18 @@ def host_advice(facts: Facts, gap_share: float, rules: RuleBook) -> tuple[Advice
     """
     settings = facts.settings
     found: list[Advice] = []
-    if on_gpu(settings, facts.device_kind):
-        if settings.async_scheduling is False and gap_share > 0:
-            found.append(_asynchronous(gap_share))
-        if settings.eager is True:
-            found.append(graphs())
-    if settings.grammar is True:
-        found.append(_grammar())
+    if on_gpu(settings, facts.device_kind) and settings.async_scheduling is False and gap_share > 0:
+        found.append(_asynchronous(gap_share))
+    found.extend(slow_settings(settings, facts.device_kind))
     if front_end_binds(facts.front_end, rules):
         found.extend(front_end_advice(settings))
     return tuple(found)
+
+
+def slow_settings(settings: EngineSettings, device_kind: str | None) -> tuple[Advice, ...]:
+    """Advice on settings that are known to hold up the host in every step."""
+    found = [graphs()] if settings.eager is True and on_gpu(settings, device_kind) else []
+    return (*found, *((_grammar(),) if settings.grammar is True else ()))
 
 
 def graphs() -> Advice:

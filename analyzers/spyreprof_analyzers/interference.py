@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spyreprof.findings import Advice, ExpectedChange, Finding
-from spyreprof.units import NS_PER_S, format_seconds, format_share
+from spyreprof.findings import Finding
+from spyreprof.units import format_share
 from spyreprof_analyzers.engine_steps import DECODE, MIXED, PREFILL
+from spyreprof_analyzers.token_budget import smaller_budget
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from spyreprof.rules import RuleBook
     from spyreprof_analyzers.context import Context
     from spyreprof_analyzers.engine_steps import EngineSteps
-    from spyreprof_analyzers.facts import Facts
-
-SETTING = "max_num_batched_tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +146,7 @@ def interrupted(context: Context) -> Finding | None:
                      method="of steps that generate and are at or above the 99th percentile, those with prompt tokens")
         )  # fmt: skip
         text += f" Of the slowest hundredth of steps, {format_share(seen.slowest_mixed_share)} held prompt tokens."
-    advice = _smaller_chunks(facts, rules)
+    advice = smaller_budget(facts, context.targets, rules, book)
     return Finding(
         id=rule.id,
         rule_version=rule.version,
@@ -160,50 +158,4 @@ def interrupted(context: Context) -> Finding | None:
         evidence=tuple(evidence),
         against=rule.false_positive_notes,
         advice=(advice,) if advice is not None else (),
-    )
-
-
-def _smaller_chunks(facts: Facts, rules: RuleBook) -> Advice | None:
-    """Half the token budget; None where steps with decodes do not reach the half, or it would not hold the batch."""
-    mixed = facts.steps.where(facts.steps.counted).of_phase(MIXED)
-    if len(mixed) == 0:
-        return None
-    tokens = mixed.context_tokens + mixed.generation_tokens
-    known = facts.settings.max_num_batched_tokens
-    current = known or int(tokens.max())
-    # the engine takes no budget under its batch cap
-    to = max(current // 2, facts.settings.max_num_seqs or 0)
-    batch = int(mixed.generation_requests.max()) + int(mixed.context_requests.max())
-    if to <= batch or to >= current or float(np.percentile(tokens, 90)) <= to:
-        return None
-    now = float(np.percentile(mixed.duration_ns, 90)) / NS_PER_S
-    predicted = facts.curve.at(to)
-    within = rules["SPY-GEN-006"].threshold("max_band")
-    change = ExpectedChange(
-        metric="ITL 99th percentile", direction="down", note="nothing here tells the time of a step of that size"
-    )
-    if predicted is not None and predicted[1] <= within and predicted[0] < now:
-        low, high = (float(max(1.0 - predicted[0] * (1.0 + sign * predicted[1]) / now, 0.0)) for sign in (1, -1))
-        change = ExpectedChange(
-            metric="longest gap between tokens", direction="down", low=low, high=high,
-            note=f"a step with a full budget goes from {format_seconds(now)} to about "
-            f"{format_seconds(predicted[0])}, from steps that held as many tokens",
-        )  # fmt: skip
-    return Advice(
-        id=SETTING,
-        setting=SETTING,
-        from_=current,
-        to=to,
-        from_origin="measured" if known else "estimated",
-        expected=(change,),
-        pays=(
-            ExpectedChange(metric="TTFT", direction="up", note="a prompt takes more steps, each with decodes in it"),
-            ExpectedChange(metric="prompt tokens/s", direction="down", note="smaller steps use the machine less well"),
-        ),
-        preconditions=(
-            f"every step still holds all {batch} requests that ran at once",
-            "the mean gap between tokens hardly falls: the prompts' work stays, in smaller pieces",
-        ),
-        test_arguments=f"--max-num-batched-tokens {to}",
-        refuted_if="the 99th percentile of the gap between tokens does not fall",
     )

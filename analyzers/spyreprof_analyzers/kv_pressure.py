@@ -95,6 +95,11 @@ def prefix_hit_ratio(counters: pd.DataFrame, window: SteadyWindow) -> float | No
     return min(hits / queries, 1.0) if queries and hits is not None else None
 
 
+def prefix_queried_tokens(counters: pd.DataFrame, window: SteadyWindow) -> float | None:
+    """Prompt tokens that were looked up in the prefix cache in the window; None without such a counter."""
+    return delta(counters, PREFIX_QUERIES, start_ns=window.start_ns, end_ns=window.end_ns)
+
+
 def usual_prompt_tokens(
     log: RequestLog | None, counters: pd.DataFrame, hit_ratio: float | None, window: SteadyWindow
 ) -> float | None:

@@ -1,11 +1,13 @@
-"""The finding that prefix caching is off while prompts take the time."""
+"""Findings on the prefix cache: off while prompts take the time, or on and of little use."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from spyreprof.findings import Advice, ExpectedChange, Finding
-from spyreprof.units import format_share
+from spyreprof.units import NS_PER_S, format_seconds, format_share
 from spyreprof_analyzers.facts import cite_share
 
 if TYPE_CHECKING:
@@ -67,6 +69,59 @@ def _switch_on(share: float) -> Advice:
         test_arguments="--enable-prefix-caching",
         refuted_if="vllm:prefix_cache_hits does not rise, or prefill time does not fall",
     )  # fmt: skip
+
+
+def finds_little(context: Context) -> Finding | None:
+    """The cache is on and asked, and holds little of the prompts: what that costs, and whether it could hold more."""
+    facts, rule, book = context.facts, context.rules["SPY-PFX-002"], context.book
+    hit, queried, share = facts.prefix_hit_ratio, facts.prefix_queried_tokens, facts.shares.prefill
+    if facts.settings.prefix_caching is not True or hit is None or queried is None:
+        return None
+    if queried < rule.threshold("min_queried_tokens") or hit >= rule.threshold("low_hit_ratio"):
+        return None
+    if share < rule.materiality_share:
+        return None
+    evidence = [
+        cite_share("prefill", facts, book),
+        *cite_hit_ratio(facts, book),
+        book.add("prefix_cache.queried_tokens", queried, "tokens", "measured", source="/metrics counters",
+                 method="rise of vllm:prefix_cache_queries over the window"),
+    ]  # fmt: skip
+    missed_s = share * facts.wall.judged_ns / NS_PER_S
+    found = "none" if hit == 0 else format_share(hit)
+    text = (
+        f"Of {queried:,.0f} prompt tokens that were looked up the prefix cache held {found}. Computing the rest took "
+        f"{format_seconds(missed_s)}, {format_share(share)} of the window; it is what sharing could save at most."
+    )
+    return Finding(
+        id=rule.id,
+        rule_version=rule.version,
+        severity="low",
+        title=rule.title,
+        text=f"{text} {_why(facts, hit)}",
+        phase="prefill",
+        share=share,
+        evidence=tuple(evidence),
+        against=context.against(*rule.false_positive_notes),
+    )
+
+
+def _why(facts: Facts, hit: float) -> str:
+    """Whether the cache could have found more: it holds whole blocks alone."""
+    size, log = facts.settings.block_size, facts.log
+    if size is None:
+        return "Only whole blocks are found; how long they are is not known."
+    blocks = f"Only whole blocks of {size} tokens are found"
+    if log is not None and len(log) and not np.isnan(log.prompt_tokens).any():
+        longest = float(log.prompt_tokens.max())
+        if longest < size:
+            return f"{blocks}, and no prompt is that long (at most {longest:.0f}): nothing can be found."
+    if hit == 0:
+        return f"{blocks}: the prompts share no beginning of that length, or differ in their first tokens."
+    return (
+        f"{blocks}. What changes from prompt to prompt, such as times and ids, belongs behind what stays; replicas "
+        "find what they computed themselves."
+    )
 
 
 def cite_hit_ratio(facts: Facts, book: EvidenceBook) -> tuple[str, ...]:

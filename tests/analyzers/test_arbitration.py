@@ -49,7 +49,7 @@ def test_the_batch_is_never_raised_beside_advice_on_memory() -> None:
         assert left[1] == memory
         assert left[0].advice == ()
         assert left[0].against == (
-            f"advice on max_num_seqs is held back: {memory.id} asks for memory, and a larger batch needs more of it",
+            f"advice on max_num_seqs is held back: {memory.id} asks for memory, and this needs more of it",
         )
 
 
@@ -86,6 +86,21 @@ def test_one_setting_gets_one_value() -> None:
         finding("SPY-HST-001", advice("max_num_batched_tokens", 2048, 512)),
     )
     assert settings(arbitrate(found, "host_bound", RULES)) == [("SPY-INT-001", "max_num_batched_tokens", 1024)]
+
+
+def test_a_limit_on_one_prompt_stands_only_below_the_budget_of_a_step() -> None:
+    limit = finding("SPY-HOL-001", advice("long_prefill_token_threshold", 0, 4096))
+    for budget, left_over in ((4096, 1), (8192, 2)):
+        smaller = finding("SPY-INT-001", advice("max_num_batched_tokens", 16384, budget))
+        left = arbitrate((limit, smaller), "undetermined", RULES)
+        assert len(settings(left)) == left_over
+    assert "no effect" in arbitrate((limit, finding("SPY-INT-001", advice("max_num_batched_tokens", 8192, 4096))),
+                                    "undetermined", RULES)[1].against[0]  # fmt: skip
+
+
+def test_larger_steps_are_not_advised_where_memory_is_short() -> None:
+    chunk = finding("SPY-PRE-002", advice("max_num_batched_tokens", 512, 2048))
+    assert settings(arbitrate((chunk, finding("SPY-KVC-001")), "undetermined", RULES)) == []
 
 
 def test_settings_without_an_order_meet_where_their_values_differ() -> None:
@@ -159,7 +174,8 @@ def test_whatever_was_found_no_setting_is_moved_twice_and_memory_goes_before_the
     moved = [setting for _, setting, _ in settings(left)]
     assert len(moved) == len(set(moved))
     short = any(RULES[one.id].catalogue == "memory" and one.severity != "info" for one in found)
-    grown = [one for one in settings(left) if one[1] in ("max_num_seqs", "client concurrency") and one[2] == 16]
+    takers = ("max_num_seqs", "client concurrency", "max_num_batched_tokens")
+    grown = [one for one in settings(left) if one[1] in takers and one[2] == 16]
     own = {one.id for one in found if RULES[one.id].catalogue == "memory"}
     assert not short or all(rule_id in own for rule_id, _, _ in grown)
     for before, after in zip(found, left, strict=True):
