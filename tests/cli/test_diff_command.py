@@ -91,3 +91,26 @@ def test_wrong_use_is_exit_code_2(tmp_path: Path) -> None:
     done = diff(DEMO, DEMO, "--out", tmp_path / "no" / "folder")
     assert done.returncode == 2
     assert "cannot be written" in done.stderr
+
+
+def test_a_model_that_is_withheld_is_still_told_to_be_the_same_in_two_recordings_and_not_in_two_reports(
+    tmp_path: Path,
+) -> None:
+    def condition(a: Path, b: Path) -> dict[str, object]:
+        rows = json.loads(diff(a, b, "--json").stdout)["conditions"]
+        return next(row for row in rows if row["name"] == "model")
+
+    recordings, reports = [], []
+    for name, model in (("a", "/data/mine"), ("b", "/data/mine"), ("c", "/data/other")):
+        builder = RecordingBuilder(tmp_path / f"{name}.spyreprof").process()
+        builder.manifest["command"] = ["python", "serve.py", "--model", model]
+        builder.manifest["run_id"] = name * 32
+        recordings.append(builder.write())
+        reports.append(tmp_path / f"{name}.json")
+        words = [sys.executable, "-m", "spyreprof", "report", str(recordings[-1]), "--json", "--out", str(reports[-1])]
+        subprocess.run(words, check=True, capture_output=True, cwd=ROOT)
+    same, other = condition(*recordings[:2]), condition(*recordings[1:])
+    assert (same["state"], same["a"], same["b"]) == ("same", "model-1", "model-1")
+    assert (other["state"], other["b"]) == ("differs", "model-2")
+    assert condition(*reports[:2])["state"] == "unknown"
+    assert condition(recordings[0], reports[1])["state"] == "unknown"
