@@ -18,6 +18,8 @@ MOST_APART = 50
 FIFTHS = 5
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from spyreprof.recording.schema import AnalysisInputs
     from spyreprof.rules import RuleBook
     from spyreprof_analyzers.engine_steps import EngineSteps
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoadDrift:
-    """A load that never holds: mean running requests in the first and in the last fifth of the window."""
+    """A load that never holds: mean running requests in the first and in the last two fifths of the window."""
 
     first_requests: float
     last_requests: float
@@ -39,9 +41,9 @@ class LoadDrift:
 
 
 def load_drift(steps: EngineSteps, window: SteadyWindow, gauges: Gauges | None, rules: RuleBook) -> LoadDrift | None:
-    """Whether running requests only grow, or only fall, from each fifth of the window to the next, and by how much.
+    """Whether running requests grow, or fall, all through the window, and by how much.
 
-    Where requests wait, the load is what runs and waits together: an engine that runs fewer while as many are there is
+    The load is what runs and waits together, where gauges tell: an engine that runs fewer while as many are there is
     held back, which its own limits explain.
 
     Args:
@@ -49,30 +51,47 @@ def load_drift(steps: EngineSteps, window: SteadyWindow, gauges: Gauges | None, 
         gauges: of the window.
 
     Returns:
-        None where the load holds, where there is too little of it to tell, and where most steps tell no requests.
+        None where the load holds, where there is too little of it to tell, and where steps do not tell their requests.
     """
-    rule, known = rules["SPY-GEN-002"], steps.where(steps.counted)
-    if len(known) == 0 or 2 * len(known) < len(steps):
-        return None
+    known, unknown = steps.where(steps.counted), steps.where(~steps.counted)
     length = window.end_ns - window.start_ns
     ends = [window.start_ns + length * part // FIFTHS for part in range(FIFTHS + 1)]
     work = (known.context_requests + known.generation_requests).astype(np.float64)
     running, demand = [], []
     for start, end in pairwise(ends):
-        inside = np.clip(np.minimum(known.end_ns, end) - np.maximum(known.start_ns, start), 0, None)
-        running.append(float((inside * work).sum()) / max(end - start, 1))
-        demand.append(_mean_demand(gauges, start, end))
-    directions = [sign for sign in (1, -1) if all(sign * (b - a) > 0 for a, b in pairwise(running))]
-    low, high = sorted((running[0], running[-1]))
-    most = rule.threshold("max_drift_ratio")
-    if not directions or high < rule.threshold("min_drifting_requests") or high <= most * low:
-        return None
-    told = [one for one in demand if one is not None]
-    if len(told) == FIFTHS:
-        first, last = (told[0], told[-1]) if directions[0] > 0 else (told[-1], told[0])
-        if last <= most * first:
+        told_ns = end - start - int(_inside_ns(unknown, start, end).sum())
+        if told_ns <= 0:
             return None
-    return LoadDrift(running[0], running[-1])
+        running.append(float((_inside_ns(known, start, end) * work).sum()) / told_ns)
+        demand.append(_mean_demand(gauges, start, end))
+    direction = _direction(running, rules)
+    told = [one for one in demand if one is not None]
+    if direction == 0 or (len(told) == FIFTHS and _direction(told, rules) != direction):
+        return None
+    return LoadDrift(*_ends(running))
+
+
+def _inside_ns(steps: EngineSteps, start_ns: int, end_ns: int) -> NDArray[np.int64]:
+    inside_ns: NDArray[np.int64] = np.minimum(steps.end_ns, end_ns) - np.maximum(steps.start_ns, start_ns)
+    return np.maximum(inside_ns, 0)
+
+
+def _ends(fifths: list[float]) -> tuple[float, float]:
+    return (fifths[0] + fifths[1]) / 2, (fifths[-2] + fifths[-1]) / 2
+
+
+def _direction(fifths: list[float], rules: RuleBook) -> int:
+    """1 for requests that grow from fifth to fifth, -1 for ones that fall; one step may go the other way. Else 0.
+
+    The change must be more than chance makes of that many requests.
+    """
+    rule, (first, last) = rules["SPY-GEN-002"], _ends(fifths)
+    sign = 1 if last > first else -1
+    against = sum(sign * (later - earlier) <= 0 for earlier, later in pairwise(fifths))
+    low, high = sorted((first, last))
+    chance = rule.threshold("min_drift_deviations") * ((low + high) / 2) ** 0.5
+    enough = high >= rule.threshold("min_drifting_requests") and high > rule.threshold("max_drift_ratio") * low
+    return sign if against <= 1 and enough and high - low > chance else 0
 
 
 def _mean_demand(gauges: Gauges | None, start_ns: int, end_ns: int) -> float | None:

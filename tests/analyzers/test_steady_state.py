@@ -120,8 +120,8 @@ def levels(*fifths: int | None, step_ms: int = 100) -> tuple[EngineSteps, Steady
 def test_a_load_that_only_grows_is_no_steady_state() -> None:
     found = load_drift(*levels(10, 20, 30, 40, 50), None, RULES)
     assert found is not None
-    assert (found.first_requests, found.last_requests) == (10, 50)
-    assert found.said == "the load only grows: from 10 running requests to 50"
+    assert (found.first_requests, found.last_requests) == (15, 45)
+    assert found.said == "the load only grows: from 15 running requests to 45"
 
 
 def test_a_load_that_only_falls_is_none_either() -> None:
@@ -133,19 +133,40 @@ def test_a_load_that_only_falls_is_none_either() -> None:
 @pytest.mark.parametrize(("last", "drifts"), [(150, False), (151, True)])
 def test_how_much_a_load_may_grow_is_a_threshold(last: int, drifts: bool) -> None:
     assert THRESHOLD("max_drift_ratio") == 1.5
-    assert (load_drift(*levels(100, 110, 120, 130, last), None, RULES) is not None) is drifts
+    assert (load_drift(*levels(100, 102, 125, last, last + 2), None, RULES) is not None) is drifts
 
 
-@pytest.mark.parametrize(("last", "drifts"), [(4, False), (5, True)])
-def test_a_few_requests_more_are_chance(last: int, drifts: bool) -> None:
+def busy(*percents: int, requests: int) -> tuple[EngineSteps, SteadyWindow]:
+    """Of each fifth so much is filled with steps of so many requests."""
+    rows = [
+        row(at * 100 * MS, at * 100 * MS + percent * MS, requests)
+        for at, percent in enumerate(percent for percent in percents for _ in range(20))
+    ]
+    whole = SteadyWindow(start_ns=0, end_ns=len(rows) * 100 * MS, share_of_recording=1.0, basis="")
+    return steps_of(rows), whole
+
+
+@pytest.mark.parametrize(("last", "drifts"), [(39, False), (41, True)])
+def test_of_a_few_requests_no_trend_is_told(last: int, drifts: bool) -> None:
     assert THRESHOLD("min_drifting_requests") == 4
-    rows = [row(at * 100 * MS, at * 100 * MS + part * MS, last) for at, part in
-            enumerate(ms for ms in (20, 40, 60, 80, 98) for _ in range(20))]  # fmt: skip
-    whole = SteadyWindow(start_ns=0, end_ns=100 * 100 * MS, share_of_recording=1.0, basis="")
-    assert (load_drift(steps_of(rows), whole, None, RULES) is not None) is drifts
+    assert (load_drift(*busy(5, 10, 20, last - 1, last + 1, requests=10), None, RULES) is not None) is drifts
 
 
-@pytest.mark.parametrize("fifths", [(10, 20, 30, 40, 39), (50, 10, 50, 10, 50), (30, 30, 30, 30, 90), (8, 8, 8, 8, 8)])
+@pytest.mark.parametrize(("last", "drifts"), [(49, False), (52, True)])
+def test_a_change_that_chance_makes_of_so_many_requests_is_no_trend(last: int, drifts: bool) -> None:
+    """From 3 requests to 5 is one standard deviation of their number."""
+    assert THRESHOLD("min_drift_deviations") == 1.0
+    assert (load_drift(*busy(29, 31, 40, last - 1, last + 1, requests=10), None, RULES) is not None) is drifts
+
+
+@pytest.mark.parametrize("fifths", [(10, 20, 30, 40, 39), (10, 20, 18, 40, 50)])
+def test_one_step_back_is_still_a_ramp(fifths: tuple[int, ...]) -> None:
+    assert load_drift(*levels(*fifths), None, RULES) is not None
+
+
+@pytest.mark.parametrize(
+    "fifths", [(10, 30, 20, 40, 35), (50, 10, 50, 10, 50), (30, 30, 30, 30, 90), (8, 8, 8, 8, 8), (90, 30, 30, 30, 30)]
+)
 def test_a_load_that_goes_up_and_down_or_stays_is_not_called_a_ramp(fifths: tuple[int, ...]) -> None:
     assert load_drift(*levels(*fifths), None, RULES) is None
 
