@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from spyreprof.findings import Cost, CostLine, RequestCost, TailLatency
     from spyreprof.report.model import Conditions, Report, Spread
 
-_LATENCIES = {"ttft": "ttft", "itl": "itl mean", "itl_max": "itl largest", "e2e": "e2e"}
+_LATENCIES = {"ttft": "ttft", "itl": "itl mean", "itl_max": "itl max", "e2e": "e2e"}
 _NOTHING = "-"
 
 
@@ -27,8 +27,9 @@ def draw_tails(page: Page, report: Report, show_all: bool) -> None:
         page.labelled(_LATENCIES[tail.metric], _said(tail), indent=2, label_width=13)
     shown = [tail for tail in report.tails if show_all or tail.dominant is not None]
     if shown:
+        # Each latency's slowest requests, and beside them its median ones.
         columns = [Column("share in %", numeric=False)]
-        columns += [Column(f"{_LATENCIES[tail.metric]}{group}") for tail in shown for group in (" slow", " median")]
+        columns += [Column(heading) for tail in shown for heading in (_LATENCIES[tail.metric], "median")]
         page.table(columns, _rows(shown), indent=2)
     for note in dict.fromkeys(note for tail in report.tails for note in tail.notes):
         page.paragraph(f"{note[:1].upper()}{note[1:]}.", indent=2, style="dim")

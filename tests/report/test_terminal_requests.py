@@ -35,8 +35,14 @@ def test_where_nothing_dominates_the_reason_stands_alone() -> None:
     found = tail(dominant=None, dominant_share=None, reason="the slowest requests are hardly slower", target_p99_s=None)
     text = drawn(tails=(found,))
     assert "nothing dominates" in text
-    assert "ttft median" not in text
-    assert "ttft median" in drawn(tails=(found,), show_all=True)
+    assert "share in %  " not in text
+    assert "share in %  " in drawn(tails=(found,), show_all=True)
+
+
+def test_three_latencies_fit_a_terminal_of_eighty_cells() -> None:
+    text = drawn(80, tails=tuple(tail(metric=metric) for metric in ("ttft", "itl", "itl_max")))
+    heading = line(text, "share in %  ")
+    assert heading.split()[3:] == ["ttft", "median", "itl", "mean", "median", "itl", "max", "median"]
 
 
 def test_without_enough_requests_and_without_a_price_neither_is_there() -> None:
