@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from spyreprof.findings import Severity, TailLatency, Verdict
+    from spyreprof.findings import Severity, Verdict
+    from spyreprof.request_figures import TailLatency
     from spyreprof.rules import Rule, RuleBook
     from spyreprof.targets import Targets
     from spyreprof_analyzers.book import EvidenceBook

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from spyreprof.findings import Cost, CostCut, CostLine, RequestCost
+from spyreprof.request_figures import Cost, CostCut, CostLine, RequestCost
 from spyreprof.units import NS_PER_S
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from spyreprof.findings import CostLineName, SteadyWindow
+    from spyreprof.findings import SteadyWindow
     from spyreprof.recording.schema import AnalysisInputs
+    from spyreprof.request_figures import CostLineName
     from spyreprof_analyzers.book import EvidenceBook
     from spyreprof_analyzers.facts import Facts
     from spyreprof_analyzers.request_log import RequestLog

@@ -17,8 +17,8 @@ from spyreprof_analyzers.kv_pressure import PREEMPTIONS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from spyreprof.findings import TailPartName
     from spyreprof.recording.schema import AnalysisInputs
+    from spyreprof.request_figures import TailPartName
     from spyreprof.rules import RuleBook
     from spyreprof_analyzers.engine_steps import EngineSteps
     from spyreprof_analyzers.request_log import RequestLog

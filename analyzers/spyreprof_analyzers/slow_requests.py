@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 import numpy as np
 
-from spyreprof.findings import Finding, TailLatency, TailPart
+from spyreprof.findings import Finding
+from spyreprof.request_figures import TailLatency, TailPart
 from spyreprof.units import NS_PER_S, format_seconds, format_share
 from spyreprof_analyzers.request_log import FINISHED, in_window, marked_requests, request_log, time_per_output_token_ns
 from spyreprof_analyzers.request_time import request_time
@@ -16,8 +17,9 @@ from spyreprof_analyzers.request_time import request_time
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from spyreprof.findings import LatencySummary, Severity, TailPartName
+    from spyreprof.findings import LatencySummary, Severity
     from spyreprof.recording.schema import AnalysisInputs
+    from spyreprof.request_figures import TailPartName
     from spyreprof.rules import Rule, RuleBook
     from spyreprof_analyzers.book import EvidenceBook
     from spyreprof_analyzers.context import Context

@@ -20,7 +20,6 @@ import msgspec
 from spyreprof.findings import (
     BoundClass,
     Confidence,
-    Cost,
     EngineReport,
     Evidence,
     Finding,
@@ -29,13 +28,13 @@ from spyreprof.findings import (
     Origin,
     PhaseReport,
     SteadyWindow,
-    TailLatency,
     TimeBudget,
     Verdict,
 )
 from spyreprof.report.public import Public as Public  # noqa: PLC0414 - part of the model for all who import it
 from spyreprof.report.stack_model import StackFileReport
 from spyreprof.report.trace_model import TraceRanks, TraceReport
+from spyreprof.request_figures import Cost, TailLatency
 
 SCHEMA_VERSION = 1
 

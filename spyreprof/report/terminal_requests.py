@@ -10,8 +10,8 @@ from spyreprof.report.page import Column, Page
 from spyreprof.units import format_share
 
 if TYPE_CHECKING:
-    from spyreprof.findings import Cost, CostLine, RequestCost, TailLatency
     from spyreprof.report.model import Conditions, Report, Spread
+    from spyreprof.request_figures import Cost, CostLine, RequestCost, TailLatency
 
 _LATENCIES = {"ttft": "ttft", "itl": "itl mean", "itl_max": "itl max", "e2e": "e2e"}
 _NOTHING = "-"

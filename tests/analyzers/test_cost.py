@@ -10,9 +10,10 @@ from engine_builder import capped, decode_alone, inputs, light, prefill_heavy, t
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spyreprof.findings import Cost, CostLine, Diagnosis
+from spyreprof.findings import Diagnosis
 from spyreprof.recording.schema import REQUESTS, AnalysisInputs, EngineSettings
 from spyreprof.registry import diagnose, targets
+from spyreprof.request_figures import Cost, CostLine
 from spyreprof_analyzers.cost import Attribution
 
 HOUR_NS = 3600 * 10**9

@@ -11,9 +11,10 @@ from engine_builder import MS, Engine, Request, Run, S, inputs, open_loop, repla
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spyreprof.findings import Diagnosis, Finding, TailLatency, TailPart
+from spyreprof.findings import Diagnosis, Finding
 from spyreprof.recording.schema import REQUESTS, AnalysisInputs, Interval
 from spyreprof.registry import diagnose, rules, targets
+from spyreprof.request_figures import TailLatency, TailPart
 from spyreprof_analyzers.engine_steps import engine_steps
 from spyreprof_analyzers.request_log import marked_requests, request_log
 from spyreprof_analyzers.request_time import RequestTime, request_time

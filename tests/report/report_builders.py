@@ -9,9 +9,6 @@ import msgspec
 from spyreprof.findings import (
     Advice,
     BudgetPart,
-    Cost,
-    CostCut,
-    CostLine,
     Evidence,
     ExcludedTime,
     ExpectedChange,
@@ -20,13 +17,9 @@ from spyreprof.findings import (
     NotJudged,
     PeakUse,
     PhaseReport,
-    RequestCost,
     SlopeFit,
     SlopeTerm,
     SteadyWindow,
-    TailLatency,
-    TailPart,
-    TailPartName,
     TimeBudget,
     TradeOff,
     Verdict,
@@ -54,6 +47,7 @@ from spyreprof.report.model import (
     Throughput,
     WindowRefusal,
 )
+from spyreprof.request_figures import Cost, CostCut, CostLine, RequestCost, TailLatency, TailPart, TailPartName
 
 EVIDENCE = (
     Evidence(
