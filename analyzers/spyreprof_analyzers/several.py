@@ -110,6 +110,7 @@ def with_engines(
         found,
         findings=findings,
         engines=reports,
+        writers=tuple(sorted(str(name) for name in first.engine.inputs.steps["writer"].unique())),
         not_judged=tuple(dict.fromkeys((*found.not_judged, *book.not_judged))),
         evidence=book.evidence,
     )

@@ -41,7 +41,7 @@ from spyreprof.units import NS_PER_S
 if TYPE_CHECKING:
     import pandas as pd
 
-    from spyreprof.findings import Diagnosis, SteadyWindow
+    from spyreprof.findings import Diagnosis
     from spyreprof.recording.imported_stacks import StackFileSummary
     from spyreprof.recording.manifest import Manifest
     from spyreprof.recording.schema import AnalysisInputs, EngineSettings
@@ -115,7 +115,8 @@ def build_report(
     manifest = recording.manifest
     command = redactor.command(manifest.command) if manifest.command else None
     run = _run(manifest, command, redactor)
-    conditions = _conditions(recording, inputs, diagnosis.window, command, redactor)
+    decoding = _decoding_steps(inputs.steps, diagnosis)
+    conditions = _conditions(recording, inputs, decoding, command, redactor)
     quality = _quality(recording, inputs, diagnosis, redactor)
     read = _input(recording, inputs, redactor)
     span = (inputs.recording_start_ns, inputs.recording_end_ns)
@@ -189,11 +190,10 @@ def _utc(epoch_ns: int | None) -> str | None:
 def _conditions(
     recording: Recorded,
     inputs: AnalysisInputs,
-    window: SteadyWindow | None,
+    decoding: pd.DataFrame,
     command: RedactedCommand | None,
     redactor: Redactor,
 ) -> Conditions:
-    decoding = _decoding_steps(inputs.steps, window)
     requests = decoding["generation_requests"]
     versions = {name: version for name, version in recording.versions.items() if version is not None}
     python = _python_version(recording.manifest)
@@ -264,8 +264,12 @@ def _python_version(manifest: Manifest) -> str | None:
     return max(known, key=lambda process: process.steps or 0).python if known else None
 
 
-def _decoding_steps(steps: pd.DataFrame, window: SteadyWindow | None) -> pd.DataFrame:
+def _decoding_steps(steps: pd.DataFrame, diagnosis: Diagnosis) -> pd.DataFrame:
+    """Steps of the window that decode; of several engines those of the one that binds."""
     decodes = steps["generation_requests"].fillna(0) > 0
+    if diagnosis.writers is not None:
+        decodes &= steps["writer"].isin(diagnosis.writers)
+    window = diagnosis.window
     if window is not None:
         decodes &= (steps["start_ns"] >= window.start_ns) & (steps["end_ns"] <= window.end_ns)
     chosen: pd.DataFrame = steps.loc[decodes]

@@ -18,6 +18,7 @@ FROM_STEPS = "engine steps of the steady window, without first tokens"
 # Ranks of one model all make the same tokens; engines beside one another each make their own.
 FROM_ONE_OF_SEVERAL = "engine steps of the steady window in one of several processes, without first tokens"
 FROM_COUNTERS = "engine metrics over the steady window"
+FROM_ALL_COUNTERS = "metrics of all engines over the steady window of the one that binds"
 # Whose log of requests it is, by the table's `source`. The client's comes first.
 LOGS = {"bench_result": "load generator's log", "agent": "requests marked by the program"}
 _FINISHED = "vllm:e2e_request_latency_seconds_count"
@@ -39,7 +40,8 @@ def throughput(inputs: AnalysisInputs, diagnosis: Diagnosis) -> Throughput | Non
         tokens = _per_log(int(log["output_tokens"].sum()), log)
     requests = _per_log(len(log), log) if log is not None else None
     if requests is None and diagnosis.window is not None:
-        requests = _requests_of_counters(inputs.counters, diagnosis.window)
+        of_all = FROM_ALL_COUNTERS if diagnosis.engines else FROM_COUNTERS
+        requests = _requests_of_counters(inputs.counters, diagnosis.window, of_all)
     if tokens is None and requests is None:
         return None
     return Throughput(output_tokens=tokens, requests=requests)
@@ -51,11 +53,14 @@ def _tokens_of_steps(steps: pd.DataFrame, diagnosis: Diagnosis) -> Rate | None:
     if window is None or budget is None or budget.window_ns <= 0:
         return None
     inside = steps[(steps["start_ns"] >= window.start_ns) & (steps["end_ns"] <= window.end_ns)]
+    if diagnosis.writers is not None:
+        inside = inside[inside["writer"].isin(diagnosis.writers)]
     generated = [phase.generation_tokens for phase in diagnosis.phases]
     if None in generated or inside["generation_tokens"].isna().any():
         return None
     total = sum(tokens or 0 for tokens in generated)
-    source = FROM_STEPS if inside["writer"].nunique() <= 1 else FROM_ONE_OF_SEVERAL
+    alone = inside["writer"].nunique() <= 1 and not diagnosis.engines
+    source = FROM_STEPS if alone else FROM_ONE_OF_SEVERAL
     # Without a decode step every token was a first one, which only a log counts.
     return Rate(per_s=total / budget.window_ns * NS_PER_S, source=source) if total else None
 
@@ -75,9 +80,9 @@ def _per_log(amount: int, log: pd.DataFrame) -> Rate | None:
     return Rate(per_s=amount / span_ns * NS_PER_S, source=LOGS[str(log["source"].iloc[0])]) if span_ns > 0 else None
 
 
-def _requests_of_counters(counters: pd.DataFrame, window: SteadyWindow) -> Rate | None:
+def _requests_of_counters(counters: pd.DataFrame, window: SteadyWindow, source: str) -> Rate | None:
     finished = delta(counters, _FINISHED, start_ns=window.start_ns, end_ns=window.end_ns)
     length_ns = window.end_ns - window.start_ns
     if finished is None or length_ns <= 0:
         return None
-    return Rate(per_s=finished / length_ns * NS_PER_S, source=FROM_COUNTERS)
+    return Rate(per_s=finished / length_ns * NS_PER_S, source=source)

@@ -8,10 +8,17 @@ import pytest
 from recorded_builder import SECOND, analysis_inputs, decode_step, diagnosis, table
 from report_builders import BUDGET, PHASES
 
-from spyreprof.findings import Diagnosis, SteadyWindow
+from spyreprof.findings import Diagnosis, EngineGauges, EngineReport, SteadyWindow
 from spyreprof.recording.schema import COUNTERS, REQUESTS, STEPS
 from spyreprof.report.model import Rate
-from spyreprof.report.throughput import FROM_COUNTERS, FROM_ONE_OF_SEVERAL, FROM_STEPS, LOGS, throughput
+from spyreprof.report.throughput import (
+    FROM_ALL_COUNTERS,
+    FROM_COUNTERS,
+    FROM_ONE_OF_SEVERAL,
+    FROM_STEPS,
+    LOGS,
+    throughput,
+)
 
 WINDOW = SteadyWindow(start_ns=1_000 * SECOND, end_ns=1_010 * SECOND, share_of_recording=1.0, basis="")
 CLIENT, PROGRAM = LOGS.values()
@@ -87,6 +94,33 @@ def test_without_a_log_the_engines_counter_tells_the_requests() -> None:
     tokens, requests = rates([], diagnosis(window=WINDOW, phases=()), counters=table(COUNTERS, rows))
     assert tokens is None
     assert requests == Rate(per_s=0.5, source=FROM_COUNTERS)
+
+
+def engines() -> tuple[EngineReport, ...]:
+    gauges = EngineGauges(running_mean=None, waiting_mean=None, kv_usage_mean=None, preemptions=None)
+    return tuple(
+        EngineReport(
+            number=number, binds=number == 0, window=WINDOW, time_budget=None, primary="undetermined", confidence=None,
+            secondary=(), headline="", steps=None, gauges=gauges, evidence=(),
+        )
+        for number in (0, 1)
+    )  # fmt: skip
+
+
+def test_of_several_engines_tokens_are_those_of_the_one_that_binds_and_requests_of_all() -> None:
+    unknown = {**decode_step(1_001, 1, 64), "writer": "11-b", "generation_tokens": None}
+    mine = {**decode_step(1_002, 1, 64), "writer": "10-a"}
+    name = "vllm:e2e_request_latency_seconds_count"
+    rows = [
+        {"time_ns": second * SECOND, "endpoint": endpoint, "name": name, "labels": "{}", "value": value}
+        for endpoint in (0, 1)
+        for second, value in ((999, 2.0), (1_009, 7.0))
+    ]
+    concluded = diagnosis(window=WINDOW, engines=engines(), writers=("10-a",))
+    tokens, requests = rates([], concluded, steps=table(STEPS, [unknown, mine]), counters=table(COUNTERS, rows))
+    assert tokens is not None
+    assert tokens.source == FROM_ONE_OF_SEVERAL
+    assert requests == Rate(per_s=1.0, source=FROM_ALL_COUNTERS)
 
 
 def test_nothing_that_counts_is_no_throughput() -> None:
