@@ -43,6 +43,14 @@ def test_batch_and_context_are_those_of_decoding_steps_inside_the_window() -> No
     assert conditions.context == Spread(mean=96.0, low=64.0, high=128.0)
 
 
+def test_batch_and_context_of_several_engines_are_those_of_the_one_that_binds() -> None:
+    steps = [{**decode_step(1_001, batch, 64), "writer": writer} for batch, writer in ((2, "1-a"), (40, "2-a"))]
+    inputs = analysis_inputs(steps=table(STEPS, steps))
+    conditions = build_report(FakeRecording(), diagnosis(writers=("1-a",)), inputs).conditions
+    assert conditions.batch == Spread(mean=2.0, low=2.0, high=2.0)
+    assert build_report(FakeRecording(), diagnosis(writers=()), inputs).conditions.batch is None
+
+
 def test_hardware_names_the_processors_that_the_program_may_use() -> None:
     conditions = build_report(FakeRecording(), diagnosis(), analysis_inputs()).conditions
     assert conditions.hardware == "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz, 2 of 8 CPUs"
