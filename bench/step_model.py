@@ -102,7 +102,8 @@ def waves(engine: Engine, rng: np.random.Generator, steps: float, level: tuple[f
     phase, periods = rng.uniform(0, 2 * np.pi), rng.integers(3, 9)
     up = (1.0 + np.sin(np.arange(48) / 48 * 2 * np.pi * periods + phase)) / 2
     rates = capacity * (level[0] + (level[1] - level[0]) * up) * rng.uniform(0.7, 1.3, 48)
-    load = poisson(rng, rates, steps * usual / NS / 48, (50, 800), output)
+    # some prompts are long, and then attention over them is a cost of its own
+    load = poisson(rng, rates, steps * usual / NS / 48, (50, 4000 if rng.random() < 0.4 else 800), output)
     if rng.random() < 0.6:
         # prompts grow longer and shorter in a rhythm of their own
         rhythm, start = rng.integers(2, 7), rng.uniform(0, 2 * np.pi)

@@ -76,7 +76,7 @@ def draw(scenario: str, rng: np.random.Generator) -> tuple[Engine, list[Request]
         overlap=float(rng.choice([0.0, 0.5])), corner=float(rng.choice([np.inf, 8.0])), max_num_seqs=64,
         max_num_batched_tokens=512, kv_tokens=400_000,
     )  # fmt: skip
-    prompt, output, batch, seconds = (30, 120), (60, 160), rng.uniform(6.0, 14.0), 0.0
+    prompt, output, batch, seconds = (30, 120), (60, 160), rng.uniform(8.0, 16.0), 0.0
     if scenario == "prefill":
         engine = replace(engine, max_num_batched_tokens=int(rng.choice([1024, 2048])))
         prompt, output, batch = (1000, 3000), (1, 4), 0.0

@@ -92,7 +92,7 @@ class Regime:
 
     def half_width(self, value: float, deviation: float) -> float:
         """Half of a 90 % interval: what the steps scatter, and what the machine drifts."""
-        return self.regression.quantile * float(np.hypot(deviation, self.drift * value))
+        return float(np.hypot(self.regression.quantile * deviation, regression.NORMAL_90 * self.drift * value))
 
     def predict(self, row: dict[str, float]) -> tuple[float, float, float]:
         """Cycle time of a step in nanoseconds, relative half of its 90 % interval, leverage over that of the data."""
@@ -279,12 +279,12 @@ def _regime(rows: _Columns, rules: RuleBook, floor: float) -> Regime | None:
         refused.setdefault(name, reason)
     for name in names:
         if name not in (*refused, CONSTANT, PER_DECODE_BESIDE):
-            reason = _too_wide(regime, name, rules) or _moves(rows, names, name, rules)
+            reason = _moves(rows, names, name, rules) or _too_wide(regime, name, rules)
             if reason is not None:
                 refused[name] = reason
-    if PER_REQUEST in refused and not regime.small(PER_REQUEST):
+    if not regime.predicts():
         # with one batch size, weights, host and requests are one constant
-        refused.setdefault(FIXED, f"fixed cost, not split: cost per request unknown, {refused[PER_REQUEST]}")
+        refused[FIXED] = f"fixed cost, not split: cost per request unknown, {refused[PER_REQUEST]}"
     return regime
 
 
