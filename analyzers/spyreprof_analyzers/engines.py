@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from spyreprof.recording.counters import exported_engines, of_engine
-from spyreprof.recording.schema import EngineKey, EngineSettings
+from spyreprof.recording.schema import EngineKey
 from spyreprof_analyzers.collectives import connected_writers
 from spyreprof_analyzers.engine_steps import EngineSteps, steps_by_writer
 from spyreprof_analyzers.scheduler import gauges
@@ -54,7 +54,7 @@ def engines_of(inputs: AnalysisInputs, rules: RuleBook) -> tuple[Engine, ...]:
     return tuple(
         Engine(
             number,
-            _inputs_of(inputs, key, group),
+            _inputs_of(inputs, key, keys, group),
             served.get(dict(key.labels).get("model_name", "")) if key is not None else None,
         )
         for number, (key, group) in sorted(zip(numbers, pairs, strict=True), key=lambda one: one[0])
@@ -70,9 +70,11 @@ def _numbers(keys: list[EngineKey | None]) -> list[int]:
     return list(range(len(keys)))
 
 
-def _inputs_of(inputs: AnalysisInputs, key: EngineKey | None, group: tuple[str, ...]) -> AnalysisInputs:
+def _inputs_of(
+    inputs: AnalysisInputs, key: EngineKey | None, keys: tuple[EngineKey, ...], group: tuple[str, ...]
+) -> AnalysisInputs:
     """What speaks of one engine. A client's log does not tell which engine served a request: its times are left out."""
-    counters = of_engine(inputs.counters, key) if key is not None else inputs.counters.iloc[:0]
+    counters = of_engine(inputs.counters, key, keys) if key is not None else inputs.counters.iloc[:0]
     steps, collectives, phases = inputs.steps, inputs.collectives, inputs.named_phases
     own = {None, "", *group}
     return replace(
@@ -169,7 +171,7 @@ def _paired(
 
     Where there are fewer of one kind, a pair must resemble each other: gauges of one engine judge no other.
     """
-    seen = {key: gauges(of_engine(inputs.counters, key), inputs.polls, inputs.recording_end_ns) for key in keys}
+    seen = {key: gauges(of_engine(inputs.counters, key, keys), inputs.polls, inputs.recording_end_ns) for key in keys}
     of_writer = steps_by_writer(inputs.steps, [group[0] for group in groups])
     apart = sorted(
         (
@@ -205,9 +207,3 @@ def _apart(steps: EngineSteps, seen: Gauges | None) -> float | None:
     in_step = (known.context_requests + known.generation_requests)[at[inside]].astype(np.float64)
     running = seen.running[inside]
     return float(np.abs(running - in_step).mean() / max((running.mean() + in_step.mean()) / 2, 1.0))
-
-
-def shared_settings(engines: tuple[Engine, ...]) -> EngineSettings | None:
-    """The settings of all engines where they are the same; None where they differ."""
-    first = engines[0].inputs.settings
-    return first if all(engine.inputs.settings == first for engine in engines) else None

@@ -43,6 +43,7 @@ ANSWER_HOLDS_NS = 1_500_000_000
 _RAY = "ray_"
 # Labels that tell engines of one page apart.
 _IDENTITY = ("engine", "model_name", "WorkerId", "ReplicaId", "instance", "pod")
+_MOST_ENGINES = 512
 _GAUGES_OF_AN_ENGINE = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 
 
@@ -267,13 +268,21 @@ def exported_engines(counters: pd.DataFrame) -> tuple[EngineKey, ...]:
         keys = {EngineKey(int(endpoint), _identity(text)) for text in telling}
         labelled = {key for key in keys if key.labels}
         found |= labelled or keys
+    if len(found) > _MOST_ENGINES:
+        return ()  # labels of something else, of which there is no end
     return tuple(sorted(found, key=lambda key: (key.endpoint, *(_in_number_order(value) for _, value in key.labels))))
 
 
-def of_engine(counters: pd.DataFrame, key: EngineKey) -> pd.DataFrame:
-    """The samples of one engine: of its page, without those of others, and without those that are of several."""
+def of_engine(counters: pd.DataFrame, key: EngineKey, keys: tuple[EngineKey, ...]) -> pd.DataFrame:
+    """The samples of one engine: of its page, without those of others, and without those that are of several.
+
+    Args:
+        counters: the counter table.
+        key: the engine.
+        keys: all engines, from `exported_engines`.
+    """
     page = counters[counters["endpoint"] == key.endpoint]
-    beside = [other for other in exported_engines(page) if other != key]
+    beside = [other for other in keys if other != key and other.endpoint == key.endpoint]
     mine, wanted = set(), dict(key.labels)
     for text in page["labels"].unique():
         have = dict(_identity(text))

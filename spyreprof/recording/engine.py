@@ -70,7 +70,7 @@ def settings_of_engines(
     keys = exported_engines(counters)
     if len(keys) < 2:
         return engine_settings(counters), ()
-    each = tuple((key, engine_settings(of_engine(counters, key))) for key in keys)
+    each = tuple((key, engine_settings(of_engine(counters, key, keys))) for key in keys)
     first = each[0][1]
     shared = {
         field.name: getattr(first, field.name)

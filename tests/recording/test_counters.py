@@ -181,6 +181,13 @@ def test_samples_of_an_engine_are_its_own_and_settings_that_hold_for_all(tmp_pat
     lines = [f'{RUNNING}{{engine="{number}"}} {number}' for number in (0, 1)]
     shared = ['vllm:cache_config_info{block_size="16"} 1', "vllm:generation_tokens_total 9"]
     counters = recorded(tmp_path, (1, [*lines, *shared])).counters
-    first = of_engine(counters, exported_engines(counters)[0])
+    keys = exported_engines(counters)
+    first = of_engine(counters, keys[0], keys)
     assert first["name"].tolist() == [RUNNING, "vllm:cache_config_info"]
     assert first["value"].tolist()[0] == 0
+
+
+def test_labels_without_end_are_no_engines(tmp_path: Path) -> None:
+    lines = [f'{RUNNING}{{engine="{number}"}} 1' for number in range(600)]
+    assert exported_engines(recorded(tmp_path, (1, lines)).counters) == ()
+    assert len(exported_engines(recorded(tmp_path / "few", (1, lines[:64])).counters)) == 64
