@@ -33,6 +33,7 @@ QUEUE_UNKNOWN = (
 )
 ENGINES_UNKNOWN = "several engines ran, and the log does not tell which of them had a request"
 STEPS_INCOMPLETE = "the step rows do not hold the tokens that the requests got, so that their decode stays whole"
+STEPS_UNSEEN = "no engine step was seen, so that the decode of requests stays whole"
 MATCHED = "requests of the load generator were matched with the program's marks by arrival and lengths"
 
 
@@ -81,7 +82,7 @@ class Timeline:
 def request_time(
     client: RequestLog | None,
     marked: RequestLog | None,
-    everything: EngineSteps,
+    everything: EngineSteps | None,
     inputs: AnalysisInputs,
     engines: int,
     rules: RuleBook,
@@ -91,7 +92,7 @@ def request_time(
     Args:
         client: a load generator's log.
         marked: the program's own marks.
-        everything: all steps of the judged engine, those in profiler windows too.
+        everything: all steps of the judged engine, those in profiler windows too; None where none was seen.
         inputs: compilations, pauses and counters.
         engines: how many ran; steps of one say nothing of requests that may have been another's.
         rules: thresholds.
@@ -123,9 +124,11 @@ def request_time(
         untold |= {"queue", "prefill", "front_end"}
     else:
         return None
-    timeline = _timeline(everything, log, inputs, rules) if engines == 1 else None
+    timeline, why = None, STEPS_UNSEEN if everything is None else ENGINES_UNKNOWN
+    if everything is not None and engines == 1:
+        timeline, why = _timeline(everything, log, inputs, rules), STEPS_INCOMPLETE
     if timeline is None:
-        notes.append(ENGINES_UNKNOWN if engines != 1 else STEPS_INCOMPLETE)
+        notes.append(why)
         untold |= {"decode", "interference", "preemption", "compile", "between_steps"}
     start, begun = _known(log.arrival_ns), _known(engine.arrival_ns)
     shown_first, shown_end = start + log.ttft_ns, start + log.e2e_ns

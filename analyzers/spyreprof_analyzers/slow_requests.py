@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 import numpy as np
 
-from spyreprof.findings import Finding
+from spyreprof.findings import Finding, SteadyWindow
 from spyreprof.request_figures import TailLatency, TailPart
 from spyreprof.units import NS_PER_S, format_seconds, format_share
 from spyreprof_analyzers.request_log import FINISHED, in_window, marked_requests, request_log, time_per_output_token_ns
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from spyreprof_analyzers.context import Context
     from spyreprof_analyzers.engine_steps import EngineSteps
     from spyreprof_analyzers.facts import Facts
+    from spyreprof_analyzers.request_log import RequestLog
     from spyreprof_analyzers.request_time import Parts, RequestTime
 
     Metric = Literal["ttft", "itl", "itl_max", "e2e"]
@@ -79,16 +80,50 @@ def tail_latencies(
         rules: thresholds.
         book: takes what is left open.
     """
-    rule = rules["SPY-P99-001"]
-    table = inputs.requests
-    marked = marked_requests(table)
-    log = request_log(table)
-    client = log if log is not None and (marked is None or log.source != marked.source) else None
-    times = request_time(client, marked, everything, inputs, facts.engines, rules)
+    times = request_time(*_logs(inputs), everything, inputs, facts.engines, rules)
     if times is None:
-        leave_open(inputs, book)
+        _leave_open(inputs, book)
         return ()
-    chosen = np.flatnonzero(in_window(times.log, facts.window) & times.clear)
+    return _compared(times, facts.window, latencies, rules, book)
+
+
+def without_steps(
+    inputs: AnalysisInputs, window: SteadyWindow | None, rules: RuleBook, book: EvidenceBook
+) -> tuple[tuple[TailLatency, ...], Finding | None]:
+    """The same where no engine step was seen: the program's marks still tell queue from prefill, and nothing else does.
+
+    Args:
+        inputs: the request table, counters and pauses.
+        window: a steady stretch; None for the whole recording.
+        rules: thresholds.
+        book: takes what is left open.
+    """
+    times = request_time(*_logs(inputs), None, inputs, 1, rules)
+    if times is None or "queue" in times.untold:
+        _leave_open(inputs, book)
+        return (), None
+    if window is None:
+        start, end = inputs.recording_start_ns, inputs.recording_end_ns
+        window = SteadyWindow(start_ns=start, end_ns=end + 1, share_of_recording=1.0, basis="the whole recording")
+    tails = _compared(times, window, (), rules, book)
+    return tails, _finding(tails, rules, book)
+
+
+def _logs(inputs: AnalysisInputs) -> tuple[RequestLog | None, RequestLog | None]:
+    """A client's log and the program's marks."""
+    marked, log = marked_requests(inputs.requests), request_log(inputs.requests)
+    return (log if log is not None and (marked is None or log.source != marked.source) else None), marked
+
+
+def _compared(
+    times: RequestTime,
+    window: SteadyWindow,
+    latencies: tuple[LatencySummary, ...],
+    rules: RuleBook,
+    book: EvidenceBook,
+) -> tuple[TailLatency, ...]:
+    rule = rules["SPY-P99-001"]
+    chosen = np.flatnonzero(in_window(times.log, window) & times.clear)
     least = int(rule.threshold("min_requests"))
     if len(chosen) < least:
         book.leave_open(
@@ -112,7 +147,7 @@ def tail_latencies(
     return tuple(found)
 
 
-def leave_open(inputs: AnalysisInputs, book: EvidenceBook) -> None:
+def _leave_open(inputs: AnalysisInputs, book: EvidenceBook) -> None:
     """Say that single requests, or engine steps beside them, are missing, and how to get them."""
     obtain = "run a load generator that writes its result on this machine, or mark requests with `spyreprof_agent`"
     if len(inputs.requests) and inputs.requests["arrival_ns"].notna().any():
@@ -273,8 +308,12 @@ def _with_target(tail: TailLatency, latencies: tuple[LatencySummary, ...]) -> Ta
 
 def dominated(context: Context) -> Finding | None:
     """One part makes most of what the slowest requests take more."""
-    rule, book = context.rules["SPY-P99-001"], context.book
-    told = [tail for tail in context.tails if tail.dominant is not None]
+    return _finding(context.tails, context.rules, context.book)
+
+
+def _finding(tails: tuple[TailLatency, ...], rules: RuleBook, book: EvidenceBook) -> Finding | None:
+    rule = rules["SPY-P99-001"]
+    told = [tail for tail in tails if tail.dominant is not None]
     if not told:
         return None
     evidence, said = [], []
@@ -290,7 +329,7 @@ def dominated(context: Context) -> Finding | None:
             )  # fmt: skip
         evidence.append(
             book.add(f"{where}.{tail.dominant}_share", tail.dominant_share, "ratio", "derived", n=tail.requests,
-                     source=f"{tail.source} and engine steps",
+                     source=tail.source,
                      method="what the slowest requests spend more on this part than the median ones, over all that "
                      "they spend more")
         )  # fmt: skip

@@ -70,11 +70,15 @@ def what_was_seen(
     )
     findings = (*concluded, *(finding for finding in found if finding is not None))
     _open_questions(inputs, stacks is not None, book)
+    tails, dominated = slow_requests.without_steps(inputs, state.window if state is not None else None, rules, book)
+    if dominated is not None:
+        findings = (*findings, dominated)
     return Diagnosis(
         window=state.window if state is not None else None,
         time_budget=None,
         phases=(),
         latencies=_latencies(inputs),
+        tails=tails,
         verdict=verdict,
         findings=findings,
         not_judged=(*verdict.missing, *book.not_judged),
@@ -95,7 +99,6 @@ def _open_questions(inputs: AnalysisInputs, sampled: bool, book: EvidenceBook) -
             "no metrics of the engine were polled",
             "name its page: record with `--metrics-url`, or attach with `--url`, http://HOST:PORT/metrics",
         )
-    slow_requests.leave_open(inputs, book)
     if inputs.usage.empty:
         book.leave_open(
             "use of processors and memory", "no process was watched", "record the program, or attach with `--pid`"

@@ -292,6 +292,17 @@ def test_without_steps_it_is_left_open_too() -> None:
     assert "step" in open_topics(diagnosis)["what dominates the 99th percentile of latencies"]
 
 
+def test_without_steps_the_marks_still_tell_the_queue_and_leave_the_decode_whole() -> None:
+    engine, run = queued()
+    made = as_marked(inputs(run, engine), run)
+    diagnosis = diagnose(replace(made, steps=made.steps.iloc[:0]))
+    assert tail(diagnosis, "ttft").dominant == "queue"
+    assert (share(tail(diagnosis, "itl"), "decode"), share(tail(diagnosis, "itl"), "unknown")) == (None, 1.0)
+    assert finding(diagnosis).severity == "info"
+    assert set(finding(diagnosis).evidence) <= {e.id for e in diagnosis.evidence}
+    assert "what dominates the 99th percentile of latencies" not in open_topics(diagnosis)
+
+
 # Where it begins to speak
 
 
