@@ -112,6 +112,8 @@ def _finished(table: pd.DataFrame, source: str) -> RequestLog | None:
     done = table[~table["failed"].fillna(False) & table["ttft_ns"].notna() & table["e2e_ns"].notna()]
     if done.empty:
         return None
+    # Sums of fractions depend on their order, and files of results come in any.
+    done = done.sort_values(["arrival_ns", "e2e_ns", "ttft_ns"], kind="stable")
     arrival = done["arrival_ns"]
     return RequestLog(
         arrival_ns=arrival.to_numpy(dtype=np.int64) if arrival.notna().all() else None,
