@@ -100,30 +100,10 @@ def request_time(
     Returns:
         None where no requests with times on the recording's clock are there.
     """
-    notes: list[str] = []
-    untold: set[TailPartName] = set()
-    matches = None
-    if marked is not None and (marked.arrival_ns is None or np.isnan(marked.queue_ns).all()):
-        marked = None
-    if client is not None and client.arrival_ns is None:
-        client = None
-    if client is not None and marked is not None:
-        matches = _matches(client, marked)
-        least = rules["SPY-P99-001"].threshold("min_matched_ratio")
-        if float((matches >= 0).mean()) < least:
-            matches = None
-    if matches is not None and client is not None and marked is not None:
-        notes.append(MATCHED)
-        log, engine = client.where(matches >= 0), marked.where(matches[matches >= 0])
-    elif marked is not None:
-        log = engine = marked
-        untold.add("front_end")
-    elif client is not None:
-        log = engine = client
-        notes.append(QUEUE_UNKNOWN)
-        untold |= {"queue", "prefill", "front_end"}
-    else:
+    joined = _joined(client, marked, rules)
+    if joined is None:
         return None
+    log, engine, untold, notes = joined
     timeline, why = None, STEPS_UNSEEN if everything is None else ENGINES_UNKNOWN
     if everything is not None and engines == 1:
         timeline, why = _timeline(everything, log, inputs, rules), STEPS_INCOMPLETE
@@ -146,6 +126,29 @@ def request_time(
     pauses = intervals.union(intervals.as_spans((p.start_ns, p.end_ns) for p in inputs.pauses))
     paused = intervals.covered_before(pauses, shown_end) - intervals.covered_before(pauses, start)
     return RequestTime(log, paused == 0, first, later, frozenset(untold), tuple(notes), timeline)
+
+
+def _joined(
+    client: RequestLog | None, marked: RequestLog | None, rules: RuleBook
+) -> tuple[RequestLog, RequestLog, set[TailPartName], list[str]] | None:
+    """The requests as somebody saw them and as the engine did, what neither tells, and why; None without any.
+
+    A client's requests are seen from outside where they can be matched with the program's marks; else the marks count,
+    which know the queue, and then the client alone.
+    """
+    if marked is not None and (marked.arrival_ns is None or np.isnan(marked.queue_ns).all()):
+        marked = None
+    if client is not None and client.arrival_ns is None:
+        client = None
+    if client is not None and marked is not None:
+        matches = _matches(client, marked)
+        if float((matches >= 0).mean()) >= rules["SPY-P99-001"].threshold("min_matched_ratio"):
+            return client.where(matches >= 0), marked.where(matches[matches >= 0]), set(), [MATCHED]
+    if marked is not None:
+        return marked, marked, {"front_end"}, []
+    if client is not None:
+        return client, client, {"queue", "prefill", "front_end"}, [QUEUE_UNKNOWN]
+    return None
 
 
 def _first_parts(
