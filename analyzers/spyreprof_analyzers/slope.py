@@ -275,8 +275,8 @@ def _regime(rows: _Columns, rules: RuleBook, floor: float) -> Regime | None:
         if term is not None and term.ns_per_unit is not None and reason is not None:
             joint[vague], refused[vague] = (term.ns_per_unit, term.low or 0.0, term.high or 0.0), reason
         names = tuple(name for name in names if name != vague)
-    for name, reason in slope_tests.refusals(rows.columns, rows.size, rules).items():
-        refused.setdefault(name, reason)
+    too_alike = slope_tests.refusals(rows.columns, rows.size, rules)
+    refused.update({name: reason for name, reason in too_alike.items() if regime.apart(name)})
     for name in names:
         if name not in (*refused, CONSTANT, PER_DECODE_BESIDE):
             reason = _moves(rows, names, name, rules) or _too_wide(regime, name, rules)

@@ -101,7 +101,8 @@ def knee(
     best, found = rule.threshold("min_knee_deviations"), None
     values = np.unique(np.quantile(np.unique(size), np.linspace(0.0, 1.0, KNEE_CANDIDATES + 2)[1:-1]).astype(np.int64))
     for value in values.tolist():
-        if min(int((size <= value).sum()), int((size > value).sum())) < least:
+        # at the smallest size the part beyond it is the size again
+        if value == size.min() or min(int((size <= value).sum()), int((size > value).sum())) < least:
             continue
         beyond = np.maximum(size - value, 0).astype(np.float64)
         fitted = regression.fit(np.column_stack((design, beyond)), cycles, free=design.shape[1])
