@@ -64,6 +64,8 @@ def batch_cap_advice(facts: Facts, targets: Targets, rules: RuleBook, book: Evid
         )
         return None
     limits = {"KV capacity": fits, "demand": demand}
+    if facts.settings.state_blocks is not None:
+        limits["state blocks"] = facts.settings.state_blocks
     latency = _largest_within(facts, targets, current, min(limits.values()), rules, book)
     if latency is not None:
         limits["latency target"] = latency
@@ -80,6 +82,7 @@ def batch_cap_advice(facts: Facts, targets: Targets, rules: RuleBook, book: Evid
     methods = {
         "KV capacity": "0.9 x KV tokens over the 90th percentile of prompt + output tokens",
         "demand": "95th percentile of running + waiting requests",
+        "state blocks": "one for each running request of a hybrid model",
         "latency target": "largest batch whose predicted step meets the target",
     }
     for name, value in limits.items():

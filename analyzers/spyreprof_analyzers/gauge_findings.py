@@ -96,16 +96,19 @@ def _larger_batch(context: GaugeContext, cap: int) -> Advice | None:
     fits = _kv_fit(context, 90)
     if fits is None:
         return None
-    demand = math.ceil(state.demand_p95)
-    to = min(fits, demand)
+    limits = [
+        ("KV capacity", fits, f"{ratio:g} x the KV cache over what one request holds of it"),
+        ("demand", math.ceil(state.demand_p95), "95th percentile of running + waiting requests"),
+    ]
+    if context.inputs.settings.state_blocks is not None:
+        blocks = context.inputs.settings.state_blocks
+        limits.append(("state blocks", blocks, "one for each running request of a hybrid model"))
+    binding, to, _ = min(limits, key=lambda limit: limit[1])
     if to <= cap:
         return None
-    binding = "KV capacity" if fits <= demand else "demand"
-    for name, value, method in (
-        ("by_kv_capacity", fits, f"{ratio:g} x the KV cache over what one request holds of it"),
-        ("by_demand", demand, "95th percentile of running + waiting requests"),
-    ):
-        context.book.add(f"max_num_seqs.{name}", value, "requests", "derived", method=method, source="/metrics gauges")
+    for name, value, method in limits:
+        metric = f"max_num_seqs.by_{name.replace(' ', '_').lower()}"
+        context.book.add(metric, value, "requests", "derived", method=method, source="/metrics gauges and settings")
     return Advice(
         id="max_num_seqs",
         setting="max_num_seqs",

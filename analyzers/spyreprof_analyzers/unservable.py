@@ -82,9 +82,7 @@ def clashes(settings: EngineSettings, device_kind: str | None = None) -> tuple[C
 
 def _longer_than_the_cache(settings: EngineSettings) -> Clash | None:
     tokens, longest = settings.kv_capacity_tokens, settings.max_model_len
-    # blocks of hybrid models hold groups of layers: only what the engine itself says of tokens counts there
-    counted = settings.kv_tokens is not None or settings.state_blocks is None
-    if tokens is None or longest is None or not counted or longest <= tokens:
+    if tokens is None or longest is None or longest <= tokens:
         return None
     size = settings.block_size or 1
     return Clash(

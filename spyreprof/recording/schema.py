@@ -218,8 +218,11 @@ class EngineSettings:
 
     @property
     def kv_capacity_tokens(self) -> int | None:
-        """Tokens that the KV cache holds; None where unknown."""
-        if self.kv_tokens is not None:
+        """Tokens that the KV cache holds; None where unknown.
+
+        Blocks of hybrid models hold groups of layers, so that only what the engine itself says counts there.
+        """
+        if self.kv_tokens is not None or self.state_blocks is not None:
             return self.kv_tokens
         return self.kv_blocks * self.block_size if self.kv_blocks is not None and self.block_size else None
 

@@ -53,6 +53,13 @@ def test_the_cap_is_raised_to_what_cache_and_demand_allow_and_no_step_time_is_pr
     assert full.to == 115
 
 
+def test_a_hybrid_model_runs_no_more_requests_than_it_has_state_blocks() -> None:
+    hybrid = replace(SETTINGS, state_blocks=80)
+    (found,) = advice(finding(state(64, 40, 0.5, settings=hybrid), "SPY-QUE-001")).values()
+    assert found.to == 80
+    assert any("state blocks" in said for said in found.preconditions)
+
+
 @pytest.mark.parametrize(("running", "said"), [(58, "queue_bound"), (57, "undetermined")])
 def test_at_the_cap_is_nine_tenths_of_it(running: int, said: str) -> None:
     assert primary(state(running, 40, 0.5)) == said
@@ -215,6 +222,12 @@ def test_bandwidth_is_named_only_where_reading_the_weights_explains_the_gap_betw
     itl_ms: float, said: str
 ) -> None:
     assert primary(decoding(itl_ms)) == said
+
+
+def test_the_older_name_of_the_gap_between_tokens_means_the_same() -> None:
+    gap = "inter_token_latency_seconds"
+    names = {f"vllm:{gap}_{part}": f"vllm:time_per_output_token_seconds_{part}" for part in ("sum", "count")}
+    assert diagnose(renamed(decoding(10), names)).verdict == diagnose(decoding(10)).verdict
 
 
 def test_without_model_or_peak_no_resource_is_named_and_the_larger_part_of_request_time_is_told() -> None:

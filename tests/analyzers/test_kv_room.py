@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from engine_builder import Engine, inputs, replay
+from engine_builder import Engine, capped, inputs, replay
 from engine_builder import Request as Asked
 from gauge_builder import QUEUED, SETTINGS, advice, finding, page, polled, state
 
@@ -106,6 +106,14 @@ def test_a_larger_batch_is_never_advised_beside_more_memory() -> None:
         diagnosis = diagnose(made)
         assert diagnosis.verdict.primary == "kv_capacity_bound"
         assert finding(diagnosis, "SPY-QUE-001") is None
+
+
+@pytest.mark.parametrize(("blocks", "to"), [(3, 3), (2, None), (None, 21)])
+def test_a_larger_batch_has_a_state_block_for_each_request(blocks: int | None, to: int | None) -> None:
+    engine, run = capped()
+    settings = EngineSettings(max_num_seqs=2, kv_tokens=100_000, state_blocks=blocks)
+    found = advice(finding(inputs(run, engine, settings=settings), "SPY-QUE-001"))
+    assert (found["max_num_seqs"].to if found else None) == to
 
 
 def test_an_engine_that_preempts_all_the_time_is_told_to_let_in_what_its_cache_holds() -> None:
