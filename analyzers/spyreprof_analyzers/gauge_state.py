@@ -16,6 +16,7 @@ from spyreprof_analyzers.kv_pressure import PREEMPTIONS, PROMPT_TOKENS, prefix_h
 from spyreprof_analyzers.processes import process_use
 from spyreprof_analyzers.request_log import FINISHED, RequestTimes, request_log, request_times
 from spyreprof_analyzers.scheduler import blocks_of, gauges, kv_state
+from spyreprof_analyzers.steady_state import drift_of_gauges
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from spyreprof_analyzers.front_end import FrontEnd
     from spyreprof_analyzers.request_log import RequestLog
     from spyreprof_analyzers.scheduler import Gauges
+    from spyreprof_analyzers.steady_state import LoadDrift
 
 GENERATION_TOKENS = "vllm:generation_tokens"
 _E2E = "vllm:e2e_request_latency_seconds"
@@ -59,6 +61,7 @@ class GaugeState:
         itl_mean_s: mean gap between tokens, from the engine's histogram.
         times: where finished requests spent their time.
         front_end: what clients wait for outside of the engine.
+        drift: that the load never held.
     """
 
     window: SteadyWindow
@@ -89,6 +92,7 @@ class GaugeState:
     log: RequestLog | None
     finished: int | None
     front_end: FrontEnd | None = None
+    drift: LoadDrift | None = None
 
     @property
     def span_s(self) -> float:
@@ -148,6 +152,7 @@ def gauge_state(inputs: AnalysisInputs, rules: RuleBook, window: SteadyWindow | 
     itl_sum, itl_count = rise(f"{_ITL}_sum"), rise(f"{_ITL}_count")
     return GaugeState(
         window=window,
+        drift=drift_of_gauges(within, window, rules),
         moments=len(within.time_ns),
         known=int(np.count_nonzero(known)),
         running_mean=float(within.running[known].mean()),

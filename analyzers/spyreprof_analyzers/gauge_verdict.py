@@ -14,7 +14,7 @@ from spyreprof.findings import NotJudged, Verdict, Witness
 from spyreprof.units import NS_PER_S, format_share
 from spyreprof_analyzers.bounds import usable_peaks
 from spyreprof_analyzers.front_end import front_end_binds
-from spyreprof_analyzers.verdict import HEADLINES, undetermined
+from spyreprof_analyzers.verdict import HEADLINES, SAYS_OF_THE_LOAD, steady_state_missing, undetermined
 
 if TYPE_CHECKING:
     from spyreprof.findings import BoundClass, Confidence
@@ -69,10 +69,13 @@ def decide_by_gauges(
     if stall is not None and stall.share_of(state.window) >= rule.threshold("majority"):
         reason = "requests wait and nothing is computed: the engine does not get on with its work"
         return undetermined(reason, (_missing_steps(inputs),), _witnesses("undetermined", state, rules, book))
-    said = _class_of(state, inputs, rules)
+    said, unsteady = _class_of(state, inputs, rules), steady_state_missing(state.drift)
     if said.primary == "undetermined":
-        missing = (_missing_steps(inputs), *_missing_metrics(state, inputs))
+        missing = (_missing_steps(inputs), *_missing_metrics(state, inputs), *([unsteady] if unsteady else []))
         return undetermined(said.reason, missing, _witnesses("undetermined", state, rules, book))
+    if unsteady is not None and said.primary in SAYS_OF_THE_LOAD:
+        missing = (unsteady, _missing_steps(inputs))
+        return undetermined(unsteady.reason, missing, _witnesses("undetermined", state, rules, book))
     views = _witnesses(said.primary, state, rules, book)
     confidence, reasons = _confidence(state, inputs, views, rules)
     headline = said.headline or HEADLINES[said.primary].format(read="weights")
@@ -363,5 +366,7 @@ def _confidence(
         lowering.append("the metrics page did not answer for part of the time")
     if not inputs.finished:
         lowering.append("the recording was not finished")
+    if state.drift is not None:
+        lowering.append(state.drift.said)
     reasons = (f"witnesses that agree: {', '.join(agree)}", "no engine step was seen: medium at most", *lowering)
     return ("low" if lowering else "medium"), reasons

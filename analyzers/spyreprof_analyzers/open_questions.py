@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def open_questions(inputs: AnalysisInputs, facts: Facts, book: EvidenceBook) -> None:
     """Leave open what traces, peaks, gauges or a request log would have answered."""
-    unsteady = steady_state_missing(facts)
+    unsteady = steady_state_missing(facts.drift)
     if unsteady is not None:
         book.leave_open(unsteady.topic, unsteady.reason, unsteady.obtain)
     ran = {"prefill": facts.shares.prefill > 0, "decode": facts.shares.decode > 0}

@@ -54,21 +54,33 @@ def load_drift(steps: EngineSteps, window: SteadyWindow, gauges: Gauges | None, 
         None where the load holds, where there is too little of it to tell, and where steps do not tell their requests.
     """
     known, unknown = steps.where(steps.counted), steps.where(~steps.counted)
-    length = window.end_ns - window.start_ns
-    ends = [window.start_ns + length * part // FIFTHS for part in range(FIFTHS + 1)]
     work = (known.context_requests + known.generation_requests).astype(np.float64)
-    running, demand = [], []
-    for start, end in pairwise(ends):
+    running = []
+    for start, end in _fifths(window):
         told_ns = end - start - int(_inside_ns(unknown, start, end).sum())
         if told_ns <= 0:
             return None
         running.append(float((_inside_ns(known, start, end) * work).sum()) / told_ns)
-        demand.append(_mean_demand(gauges, start, end))
+    return _drift(running, _demand(gauges, window), rules)
+
+
+def drift_of_gauges(gauges: Gauges, window: SteadyWindow, rules: RuleBook) -> LoadDrift | None:
+    """The same from gauges alone; None also where one of the fifths was not polled."""
+    running = [_mean(gauges, gauges.running, start, end) for start, end in _fifths(window)]
+    told = [one for one in running if one is not None]
+    return _drift(told, _demand(gauges, window), rules) if len(told) == FIFTHS else None
+
+
+def _drift(running: list[float], demand: list[float] | None, rules: RuleBook) -> LoadDrift | None:
     direction = _direction(running, rules)
-    told = [one for one in demand if one is not None]
-    if direction == 0 or (len(told) == FIFTHS and _direction(told, rules) != direction):
+    if direction == 0 or (demand is not None and _direction(demand, rules) != direction):
         return None
     return LoadDrift(*_ends(running))
+
+
+def _fifths(window: SteadyWindow) -> list[tuple[int, int]]:
+    length = window.end_ns - window.start_ns
+    return list(pairwise(window.start_ns + length * part // FIFTHS for part in range(FIFTHS + 1)))
 
 
 def _inside_ns(steps: EngineSteps, start_ns: int, end_ns: int) -> NDArray[np.int64]:
@@ -94,14 +106,19 @@ def _direction(fifths: list[float], rules: RuleBook) -> int:
     return sign if against <= 1 and enough and high - low > chance else 0
 
 
-def _mean_demand(gauges: Gauges | None, start_ns: int, end_ns: int) -> float | None:
-    """Requests that run or wait, on average; None where nothing was polled."""
+def _demand(gauges: Gauges | None, window: SteadyWindow) -> list[float] | None:
+    """Requests that run or wait in each fifth, on average; None where one of them was not polled."""
     if gauges is None:
         return None
+    means = [_mean(gauges, gauges.running + gauges.waiting, start, end) for start, end in _fifths(window)]
+    told = [one for one in means if one is not None]
+    return told if len(told) == FIFTHS else None
+
+
+def _mean(gauges: Gauges, values: NDArray[np.float64], start_ns: int, end_ns: int) -> float | None:
     low, high = np.searchsorted(gauges.time_ns, (start_ns, end_ns))
-    values = (gauges.running + gauges.waiting)[low:high]
-    values = values[~np.isnan(values)]
-    return float(values.mean()) if len(values) else None
+    known = values[low:high][~np.isnan(values[low:high])]
+    return float(known.mean()) if len(known) else None
 
 
 def steady_window(steps: EngineSteps, inputs: AnalysisInputs, rules: RuleBook) -> SteadyWindow:

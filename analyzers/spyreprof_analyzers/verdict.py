@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from spyreprof_analyzers.book import EvidenceBook
     from spyreprof_analyzers.bounds import Bound
     from spyreprof_analyzers.facts import Facts, Side
+    from spyreprof_analyzers.steady_state import LoadDrift
 
 HEADLINES: dict[str, str] = {
     "prefill_bound": "Prefill binds: prompt processing is limited by compute",
@@ -52,8 +53,8 @@ def decide(facts: Facts, rules: RuleBook, book: EvidenceBook) -> Verdict:
     if refusal is not None:
         return undetermined(refusal.reason, (refusal,), witnesses("undetermined", facts, rules, book))
     primary, reason = _primary(facts, rules)
-    unsteady = steady_state_missing(facts)
-    if unsteady is not None and primary in _SAYS_OF_THE_LOAD:
+    unsteady = steady_state_missing(facts.drift)
+    if unsteady is not None and primary in SAYS_OF_THE_LOAD:
         return undetermined(unsteady.reason, (unsteady,), witnesses("undetermined", facts, rules, book))
     if primary == "undetermined":
         missing = NotJudged(
@@ -104,7 +105,7 @@ _WITHOUT_A_CLASS = {
 
 
 # What they say is how much load there was.
-_SAYS_OF_THE_LOAD = frozenset({"load_limited", "queue_bound", "kv_capacity_bound"})
+SAYS_OF_THE_LOAD = frozenset({"load_limited", "queue_bound", "kv_capacity_bound"})
 
 
 def _refusal(facts: Facts, rules: RuleBook) -> NotJudged | None:
@@ -133,13 +134,13 @@ def _refusal(facts: Facts, rules: RuleBook) -> NotJudged | None:
     return None
 
 
-def steady_state_missing(facts: Facts) -> NotJudged | None:
+def steady_state_missing(drift: LoadDrift | None) -> NotJudged | None:
     """That the load never held, where it did not."""
-    if facts.drift is None:
+    if drift is None:
         return None
     return NotJudged(
         topic="the steady state",
-        reason=f"there is no steady state: {facts.drift.said}",
+        reason=f"there is no steady state: {drift.said}",
         obtain="hold the load for a minute or longer: as many requests, or as many arrivals a second, all along",
     )
 

@@ -24,12 +24,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spyreprof.findings import SteadyWindow
-from spyreprof.recording.schema import COUNTERS, REQUESTS, STEPS, USAGE, AnalysisInputs, Interval
+from spyreprof.recording.schema import COUNTERS, REQUESTS, STEPS, USAGE, AnalysisInputs, EngineSettings, Interval
 from spyreprof.registry import diagnose
 from spyreprof.rules import load_rules
 from spyreprof_analyzers.engine_steps import EngineSteps, engine_steps
 from spyreprof_analyzers.scheduler import Gauges
-from spyreprof_analyzers.steady_state import LoadDrift, load_drift, steady_window
+from spyreprof_analyzers.steady_state import LoadDrift, drift_of_gauges, load_drift, steady_window
 
 RULES = load_rules()
 THRESHOLD = RULES["SPY-GEN-002"].threshold
@@ -251,6 +251,36 @@ def test_what_binds_a_step_is_still_concluded_there_with_low_confidence(monkeypa
     verdict = diagnose(inputs(run, engine, profiled_steps=shown)).verdict
     assert (verdict.primary, verdict.confidence) == ("decode_bandwidth_bound", "low")
     assert any("falls" in reason for reason in verdict.confidence_reasons)
+
+
+def test_gauges_alone_tell_of_a_ramp_too() -> None:
+    window = SteadyWindow(start_ns=0, end_ns=10 * S, share_of_recording=1.0, basis="")
+    grows = gauges_of((10, 0), (20, 0), (30, 2), (40, 5), (50, 9))
+    found = drift_of_gauges(grows, window, RULES)
+    assert found is not None
+    assert "grows" in found.said
+    grows.running[:8] = np.nan
+    assert drift_of_gauges(grows, window, RULES) is None  # a fifth that was not polled
+    # an engine at its cap, before which ever more requests wait, holds
+    assert drift_of_gauges(gauges_of((8, 1), (8, 9), (8, 20), (8, 30), (8, 44)), window, RULES) is None
+
+
+@pytest.mark.parametrize(("drift", "primary"), [(None, "queue_bound"), (LoadDrift(1.0, 9.0), "undetermined")])
+def test_without_steps_a_ramp_forbids_the_same_classes(
+    monkeypatch: pytest.MonkeyPatch, drift: LoadDrift | None, primary: str
+) -> None:
+    rows: list[dict[str, object]] = []
+    for at in range(240):
+        for name, value in (
+            ("num_requests_running", 8), ("num_requests_waiting", 5), ("kv_cache_usage_perc", 0.2),
+            ("generation_tokens_total", 100 * at),
+        ):  # fmt: skip
+            rows.append({"time_ns": at * S // 2, "endpoint": 0, "name": f"vllm:{name}", "labels": "{}", "value": value})
+    made = replace(inputs_of([], 0, 120 * S, counters=table(COUNTERS, rows)), settings=EngineSettings(max_num_seqs=8))
+    monkeypatch.setattr("spyreprof_analyzers.gauge_state.drift_of_gauges", lambda *_: drift)
+    found = diagnose(made)
+    assert found.verdict.primary == primary
+    assert any(one.topic == "the steady state" for one in found.not_judged) is (drift is not None)
 
 
 def test_a_steady_load_is_not_asked_for() -> None:
