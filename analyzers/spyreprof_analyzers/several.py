@@ -91,7 +91,7 @@ def with_engines(
         book: takes the numbers.
     """
     first = binding(judged)
-    reports = tuple(_report(one, one is first, book) for one in judged)
+    reports = tuple(_report(one, one is first) for one in judged)
     book.engine = None
     uneven = uneven_load(imbalance([one.engine for one in judged], rules), data_parallel, rules, book)
     findings = found.findings
@@ -116,9 +116,8 @@ def with_engines(
     )
 
 
-def _report(one: Judged, binds: bool, book: EvidenceBook) -> EngineReport:
+def _report(one: Judged, binds: bool) -> EngineReport:
     state, verdict = one.state, one.verdict
-    book.engine = one.engine.number
     shown = EngineGauges(
         running_mean=state.running_mean if state is not None else None,
         waiting_mean=state.waiting_mean if state is not None else None,

@@ -43,7 +43,7 @@ ANSWER_HOLDS_NS = 1_500_000_000
 _RAY = "ray_"
 # Labels that tell engines of one page apart.
 _IDENTITY = ("engine", "model_name", "WorkerId", "ReplicaId", "instance", "pod")
-_MOST_ENGINES = 512
+_MOST_ENGINES = 128
 _GAUGES_OF_AN_ENGINE = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 
 
