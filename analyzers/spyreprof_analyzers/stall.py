@@ -145,7 +145,7 @@ def stall_finding(stall: Stall | None, rules: RuleBook, book: EvidenceBook, reco
     ]  # fmt: skip
     text = (
         f"For {format_seconds(stall.seconds)} {stall.waiting:.0f} requests waited, {stall.running:.0f} ran, and no "
-        "token was computed"
+        "counter of work moved"
     )
     if stall.kv_usage is not None:
         evidence.append(
@@ -175,7 +175,8 @@ def stall_finding(stall: Stall | None, rules: RuleBook, book: EvidenceBook, reco
     return Finding(
         id=rule.id,
         rule_version=rule.version,
-        severity="high",
+        # requests that run may be in one very long step
+        severity="high" if (stall.at_cap and stall.deferred) or stall.running == 0 else "medium",
         title=rule.title,
         text=f"{text}.",
         phase=None,

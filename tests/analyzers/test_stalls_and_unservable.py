@@ -38,6 +38,8 @@ def test_a_batch_at_its_cap_that_computes_nothing_is_not_told_to_grow() -> None:
     diagnosis = diagnose(stuck(running=64, deferred=None))
     assert diagnosis.verdict.primary == "undetermined"
     assert finding(diagnosis, "SPY-QUE-001") is None
+    # one of them may be in a very long step
+    assert finding(diagnosis, "SPY-BUG-001").severity == "medium"
 
 
 def test_an_engine_in_which_nothing_runs_is_said_to_be_stuck_at_the_first_in_line() -> None:
