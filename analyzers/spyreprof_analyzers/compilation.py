@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spyreprof.findings import Finding
+from spyreprof.findings import Advice, ExpectedChange, Finding
 from spyreprof.units import format_share
 from spyreprof_analyzers import intervals
 
@@ -33,6 +33,7 @@ class Compilation:
         beside_share: share of the window in which something was compiled while a step ran that did not wait for it.
         all_warm_up: so few steps passed without compiling that the window shows nothing else, and so few compiled
             that this may be how the engine begins.
+        slowest_ratio: longest step that compiled over the median of those that did not; None without either.
     """
 
     events: int
@@ -40,6 +41,7 @@ class Compilation:
     steps_share: float
     beside_share: float
     all_warm_up: bool = False
+    slowest_ratio: float | None = None
 
 
 def compilation(steps: EngineSteps, compiles: tuple[Interval, ...], wall: WallTime, rules: RuleBook) -> Compilation:
@@ -62,6 +64,7 @@ def compilation(steps: EngineSteps, compiles: tuple[Interval, ...], wall: WallTi
         steps=int(hit.sum()),
         steps_share=int(steps.duration_ns[hit].sum()) / length,
         beside_share=intervals.total(beside) / length,
+        slowest_ratio=_slowest_ratio(steps, hit),
         all_warm_up=wall.compile_ns >= rules["SPY-CMP-001"].materiality_share * length and _warms_up(hit, rules),
     )
 
@@ -74,6 +77,12 @@ def _warms_up(hit: NDArray[np.bool_], rules: RuleBook) -> bool:
     return len(hit) - compiled < rule.threshold("min_warm_steps")
 
 
+def _slowest_ratio(steps: EngineSteps, hit: NDArray[np.bool_]) -> float | None:
+    if not hit.any() or hit.all():
+        return None
+    return float(steps.duration_ns[hit].max()) / max(float(np.median(steps.duration_ns[~hit])), 1.0)
+
+
 def compiles(context: Context) -> Finding | None:
     """Compilation inside the steady state took a material share."""
     facts, rules, book = context.facts, context.rules, context.book
@@ -81,7 +90,7 @@ def compiles(context: Context) -> Finding | None:
     share = facts.shares.compile
     if share < rule.materiality_share:
         return None
-    evidence = (
+    evidence: tuple[str, ...] = (
         book.add(
             "window.compile_share", share, "ratio", "measured", source="compile events", n=seen.events,
             method="time inside compilation over the window",
@@ -95,6 +104,14 @@ def compiles(context: Context) -> Finding | None:
             method="time of those steps over the window",
         ),
     )  # fmt: skip
+    longest = ""
+    if seen.slowest_ratio is not None:
+        if seen.slowest_ratio >= rule.threshold("spike_ratio"):
+            longest = f", the longest for {seen.slowest_ratio:.0f} times a usual step"
+        evidence += (
+            book.add("compile.slowest_ratio", seen.slowest_ratio, "ratio", "measured", n=seen.steps,
+                     source="engine steps", method="longest step that compiled over the median of those that did not"),
+        )  # fmt: skip
     against = list(rule.false_positive_notes)
     if seen.beside_share > 0:
         against.append(f"for {format_share(seen.beside_share)} of the window steps ran on beside a compilation")
@@ -111,9 +128,34 @@ def compiles(context: Context) -> Finding | None:
         severity=severity,
         title=rule.title,
         text=f"{format_share(share)} of the window passed in {seen.events} compilations, which held up "
-        f"{seen.steps} of {len(facts.steps)} steps: {means}",
+        f"{seen.steps} of {len(facts.steps)} steps{longest}: {means}",
         phase=None,
         share=share,
         evidence=evidence,
         against=tuple(against),
+        advice=() if seen.all_warm_up else (_warm_up(share),),
     )
+
+
+def _warm_up(share: float) -> Advice:
+    return Advice(
+        id="warm_up_shapes",
+        setting="shapes that are warmed up",
+        from_=None,
+        to="all that the load holds",
+        from_origin="measured",
+        expected=(
+            ExpectedChange(
+                metric="output tokens/s", direction="up", high=1.0 / max(1.0 - share, 0.05) - 1.0, origin="derived",
+                note="at most: the time of compilations back, if none is left while the engine serves",
+            ),
+        ),
+        pays=(ExpectedChange(metric="time to start", direction="up", note="by the time of the same compilations"),),
+        preconditions=(
+            "the compiler's cache is kept from one start to the next, else each start pays for all of them",
+            "the shapes are few, or are padded to a few sizes",
+        ),
+        test_arguments="",
+        test_note="once more in the same process or with the compiler's cache of this run, after every shape was seen",
+        refuted_if="as many compilations happen while the same load runs a second time",
+    )  # fmt: skip

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from spyreprof_analyzers import (
     compilation,
+    decode_limits,
     efficiency,
     front_end,
     host_gaps,
@@ -51,6 +52,7 @@ FINDINGS: tuple[Callable[[Context], Finding | None], ...] = (
     phase_findings.prefill,
     phase_findings.decode,
     efficiency.steps_far_from_peaks,
+    decode_limits.batch_held_by_the_cache,
     interference.interrupted,
     long_prompts.behind_a_long_one,
     small_chunks.small_chunks,

@@ -28,9 +28,9 @@ def decode_advice(context: Context) -> tuple[Advice, ...]:
     if not reads_kv:  # more requests share the read of weights; they do not share that of the KV cache
         found += concurrency_advice(context)
     if weights is None or weights >= rule.threshold("min_weight_share"):
-        found += _weights(facts, 1.0 if weights is None else weights)
+        found += shorter_weights(facts, 1.0 if weights is None else weights)
     if reads_kv or (reads is not None and 1.0 - reads.weight_share >= rule.threshold("min_kv_share")):
-        found += _cache(facts, 1.0 - reads.weight_share if reads is not None else None)
+        found += shorter_cache(facts, 1.0 - reads.weight_share if reads is not None else None)
     return tuple(found)
 
 
@@ -96,7 +96,7 @@ def _gain(context: Context, current: int, to: int) -> ExpectedChange | None:
     )  # fmt: skip
 
 
-def _weights(facts: Facts, share: float) -> tuple[Advice, ...]:
+def shorter_weights(facts: Facts, share: float) -> tuple[Advice, ...]:
     """Half the bytes of each weight."""
     now = facts.parameters.dtype
     size = dtype_bytes(now)
@@ -133,7 +133,7 @@ def _weights(facts: Facts, share: float) -> tuple[Advice, ...]:
     )  # fmt: skip
 
 
-def _cache(facts: Facts, share: float | None) -> tuple[Advice, ...]:
+def shorter_cache(facts: Facts, share: float | None) -> tuple[Advice, ...]:
     """Half the bytes of each cached token, on platforms that have it."""
     now = kv_dtype(facts.parameters, facts.settings)
     size = dtype_bytes(now)
@@ -156,7 +156,7 @@ def _cache(facts: Facts, share: float | None) -> tuple[Advice, ...]:
         Advice(
             id="kv_cache_dtype",
             setting="kv_cache_dtype",
-            from_=now,
+            from_=now if size is not None else None,  # a name that is not known is foreign text
             to="fp8",
             from_origin="measured",
             expected=(change,),

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spyreprof.findings import Finding
+import numpy as np
+
+from spyreprof.findings import Advice, ExpectedChange, Finding
 from spyreprof.units import NS_PER_S, format_rate, format_seconds, format_share
 from spyreprof_analyzers.bounds import Bound
 from spyreprof_analyzers.communication import link_binds
+from spyreprof_analyzers.engine_steps import DECODE, MIXED, PREFILL
+from spyreprof_analyzers.host_advice import on_gpu
 
 if TYPE_CHECKING:
     from spyreprof.rules import RuleBook
@@ -108,9 +112,11 @@ def link(context: Context) -> Finding | None:
     facts, book, found = context.facts, context.book, context.facts.communication
     rule = context.rules["SPY-NET-001"]
     sides = [side for side in SIDES if facts.bounds[side].resource == "interconnect"]
-    if found is None or not sides:
+    if not sides:
         return None
     side = max(sides, key=facts.shares.of_side)
+    if found is None or side not in found.exposed:
+        return _seen_by_the_trace_alone(context, side)
     share = transfer_share(facts, side)
     if share is None or share < rule.materiality_share:
         return None
@@ -127,6 +133,15 @@ def link(context: Context) -> Finding | None:
     text += ")."
     if found.wire_bytes_per_s is not None:
         text += f" Meanwhile a rank sends {format_rate(found.wire_bytes_per_s, 'B/s')}."
+    each_s = _call_s(context, side, exposed.transfer, found.calls_per_step)
+    small = found.message_bytes is not None and found.message_bytes <= rule.threshold("small_message_bytes")
+    if each_s is not None:
+        evidence.append(
+            book.add("communication.call_s", each_s, "s", "derived", n=found.calls, source=SOURCE,
+                     method="transfer time of a step over its calls")
+        )  # fmt: skip
+        text += f" A call takes {format_seconds(each_s)}"
+        text += ", at this size for what a call costs and not for its bytes." if small else "."
     against = []
     if exposed.waiting > 0:
         against.append(f"{format_share(exposed.waiting)} of step time is waiting for another rank, link or no link")
@@ -142,6 +157,63 @@ def link(context: Context) -> Finding | None:
         share=share,
         evidence=tuple(evidence),
         against=context.against(*against, *rule.false_positive_notes),
+        advice=_own_all_reduce(facts, small=small),
+    )
+
+
+def _seen_by_the_trace_alone(context: Context, side: Side) -> Finding | None:
+    """Profiled steps alone show communication; they cannot tell transfer from waiting for a late rank."""
+    facts, rule = context.facts, context.rules["SPY-NET-001"]
+    share = sum(part.share for part in facts.budget.parts if part.id == f"{side}.exposed_communication")
+    if share < rule.materiality_share:
+        return None
+    bound = facts.bounds[side]
+    severity = context.severity(share, rule)
+    return Finding(
+        id=rule.id,
+        rule_version=rule.version,
+        severity="medium" if severity == "high" else severity,
+        title=rule.title,
+        text=f"{format_share(share)} of the window: in {side} steps {bound.reason}.",
+        phase=side,
+        share=share,
+        evidence=bound.evidence,
+        against=context.against(
+            "one rank's trace does not tell moving data from waiting for a late rank", *rule.false_positive_notes
+        ),
+        advice=_own_all_reduce(facts, small=None),
+    )
+
+
+def _call_s(context: Context, side: Side, transfer: float, calls: float) -> float | None:
+    """Transfer time of a call, in seconds; None without calls."""
+    phases = {"prefill": (PREFILL, MIXED), "decode": (DECODE,)}[side]
+    steps = context.facts.steps.where(np.isin(context.facts.steps.phase, phases))
+    if len(steps) == 0 or calls <= 0:
+        return None
+    return transfer * float(steps.duration_ns.mean()) / NS_PER_S / calls
+
+
+def _own_all_reduce(facts: Facts, *, small: bool | None) -> tuple[Advice, ...]:
+    """The engine's own all-reduce, made for small messages of one machine, where it is known to be off."""
+    settings = facts.settings
+    if settings.custom_all_reduce is not False or small is False or settings.link == "network":
+        return ()
+    if not on_gpu(settings, facts.device_kind):
+        return ()
+    return (
+        Advice(
+            id="custom_all_reduce",
+            setting="disable_custom_all_reduce",
+            from_="on",
+            to="off",
+            from_origin="measured",
+            expected=(ExpectedChange(metric="ITL", direction="down", note="a call of small messages costs less"),),
+            pays=(ExpectedChange(metric="device memory", direction="up", note="buffers that the ranks share"),),
+            preconditions=("the devices of one machine reach each other's memory",),
+            test_arguments="--no-disable-custom-all-reduce",
+            refuted_if="the time of a step in communication does not fall",
+        ),
     )
 
 

@@ -165,6 +165,11 @@ def test_a_short_cache_and_a_platform_without_one_are_left_alone(settings: Engin
     assert "kv_cache_dtype" not in advised(diagnose(reads_the_cache(settings=settings)))
 
 
+def test_a_type_that_is_no_known_one_is_not_repeated() -> None:
+    found = advised(diagnose(reads_the_cache(settings=replace(GPU, kv_dtype="customer's own"))))
+    assert found["kv_cache_dtype"].from_ is None
+
+
 # Kernels
 
 
