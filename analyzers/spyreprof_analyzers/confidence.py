@@ -8,7 +8,7 @@ from spyreprof.units import format_share
 from spyreprof_analyzers.witnesses import larger_side, recompute_binds, recompute_takes_enough
 
 if TYPE_CHECKING:
-    from spyreprof.findings import BoundClass, Confidence, Witness
+    from spyreprof.findings import BoundClass, Confidence, Witness, WitnessName
     from spyreprof.recording.schema import Peak
     from spyreprof.rules import RuleBook
     from spyreprof_analyzers.facts import Facts
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 # Classes that name a resource, which only the device trace can see.
 _SEEN_BY_THE_TRACE = frozenset({"prefill_bound", "decode_bandwidth_bound", "inefficient_kernel", "interconnect_bound"})
 
-
+# What a step is limited by is not what requests wait for where the batch cap or the KV cache holds them back.
+_BEHIND_A_QUEUE = _SEEN_BY_THE_TRACE | {"host_bound"}
 _ROOFLINE = frozenset({"compute", "memory_bandwidth"})
 
 
@@ -49,11 +50,7 @@ def confidence_in(
         lowering.append("steps overlap: several threads run them")
     if not facts.finished:
         lowering.append("the recording was not finished")
-    if primary in _SEEN_BY_THE_TRACE and "device_trace" not in agree:
-        lowering.append("no device trace confirms the resource")
-    once = [peak for peak in facts.peaks.usable.values() if peak.resource in _ROOFLINE and not measured_twice(peak)]
-    if primary in _SEEN_BY_THE_TRACE and primary != "interconnect_bound" and once:
-        lowering.append("the peaks were not measured both before and after the run")
+    lowering += _unseen(primary, agree, facts)
     lowering += [*_close_calls(primary, facts, rules), *([facts.drift.said] if facts.drift is not None else [])]
     named = ", ".join(name.replace("_", " ") for name in agree) or "none"
     reasons = (f"witnesses that agree: {named}", *lowering)
@@ -62,6 +59,27 @@ def confidence_in(
     if len(agree) == 1 or lowering:
         return "medium", reasons
     return "high", reasons
+
+
+def _unseen(primary: BoundClass, agree: list[WitnessName], facts: Facts) -> list[str]:
+    """What nobody looked at, or not often enough."""
+    found = []
+    if primary in _SEEN_BY_THE_TRACE and "device_trace" not in agree:
+        found.append("no device trace confirms the resource")
+    once = [peak for peak in facts.peaks.usable.values() if peak.resource in _ROOFLINE and not measured_twice(peak)]
+    if primary in _SEEN_BY_THE_TRACE and primary != "interconnect_bound" and once:
+        found.append("the peaks were not measured both before and after the run")
+    if primary in _BEHIND_A_QUEUE and _waiting_is_unknown(facts):
+        found.append("whether requests waited for a place in the batch is not known")
+    return found
+
+
+def _waiting_is_unknown(facts: Facts) -> bool:
+    """Neither gauges nor queue times tell, and the time to first tokens, which may be all waiting, is most of it."""
+    times = facts.times
+    if facts.admission is not None or (times is not None and times.queue_s is not None):
+        return False
+    return times is None or times.prefill_s >= times.decode_s
 
 
 def _few(facts: Facts, rules: RuleBook) -> list[str]:

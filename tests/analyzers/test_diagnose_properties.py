@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pandas as pd
 import pytest
-from engine_builder import MS, Engine, S, inputs, open_loop, peaks, profiled, replay
+from engine_builder import MS, Engine, Run, S, capped, decode_alone, inputs, open_loop, peaks, profiled, replay
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -281,13 +281,31 @@ def test_without_a_witness_that_agreed_there_is_no_more_confidence(case: Case) -
 def test_a_metric_that_is_gone_makes_no_run_healthier(case: Case, draw: random.Random) -> None:
     run = seen(case)
     found = judge(run)
-    for name in draw.sample(sorted(set(run.counters["name"])), 4):
-        less = judge(replace(run, counters=run.counters[run.counters["name"] != name].reset_index(drop=True)))
+    for name in (*draw.sample(sorted(set(run.counters["name"])), 3), "vllm:"):
+        less = judge(without_metrics(run, name))
+        if less.verdict.primary != found.verdict.primary:
+            # what is seen alone must not be taken for all there is
+            assert less.verdict.confidence != "high", name
         if less.verdict.primary == "load_limited":
             assert found.verdict.primary == "load_limited", name
         if worst(less) < worst(found) and less.verdict.primary == found.verdict.primary:
             # what can no longer be found is either asked for or lowers what is claimed
             assert rank(less) < rank(found) or len(less.not_judged) > len(found.not_judged), name
+
+
+@pytest.mark.parametrize(
+    ("run", "primary", "confidence"),
+    [(capped, "decode_bandwidth_bound", "medium"), (decode_alone, "decode_bandwidth_bound", "high")],
+)
+def test_without_any_metric_a_queue_cannot_be_ruled_out_unless_first_tokens_come_soon(
+    run: Callable[[], tuple[Engine, Run]], primary: str, confidence: str
+) -> None:
+    engine, ran = run()
+    steps = profiled(ran, phase="decode", compute_use=0.1, bandwidth_use=0.85)
+    verdict = judge(without_metrics(inputs(ran, engine, profiled_steps=steps), "vllm:")).verdict
+    assert (verdict.primary, verdict.confidence) == (primary, confidence)
+    told = "whether requests waited for a place in the batch is not known"
+    assert (told in verdict.confidence_reasons) == (confidence != "high")
 
 
 @FEW
