@@ -70,7 +70,7 @@ from spyreprof_analyzers.several import Judged, binding, verdict_of_all, with_en
 from spyreprof_analyzers.slope import fit_step_model, usual_cycle_ns
 from spyreprof_analyzers.slow_requests import TOPIC, tail_latencies
 from spyreprof_analyzers.stall import stalled
-from spyreprof_analyzers.steady_state import load_drift, steady_window
+from spyreprof_analyzers.steady_state import load_drift, steady_window, with_doubts
 from spyreprof_analyzers.step_curve import step_curve
 from spyreprof_analyzers.step_models import decode_models
 from spyreprof_analyzers.time_budget import time_budget, wall_time
@@ -179,7 +179,7 @@ def _conclude(
         withheld(targets.price_per_hour, book, "the price is of several engines", "record one engine at a time")
         book.leave_open(TOPIC, ENGINES_UNKNOWN, "record one engine at a time")
     return Diagnosis(
-        window=facts.window,
+        window=with_doubts(facts.window, facts.drift, all_warm_up=facts.compilation.all_warm_up),
         time_budget=facts.budget,
         phases=phase_reports(facts, phase_splits(profiles, inputs, facts.communication), rules, book),
         latencies=latencies,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from spyreprof.findings import SteadyWindow
@@ -104,6 +105,14 @@ def _direction(fifths: list[float], rules: RuleBook) -> int:
     chance = rule.threshold("min_drift_deviations") * ((low + high) / 2) ** 0.5
     enough = high >= rule.threshold("min_drifting_requests") and high > rule.threshold("max_drift_ratio") * low
     return sign if against <= 1 and enough and high - low > chance else 0
+
+
+def with_doubts(window: SteadyWindow, drift: LoadDrift | None, *, all_warm_up: bool) -> SteadyWindow:
+    """The window, with why it is no steady state where it is none."""
+    said = [drift.said] if drift is not None else []
+    if all_warm_up:
+        said.append("all of it is warm-up")
+    return msgspec.structs.replace(window, basis="; ".join((window.basis, *said)))
 
 
 def _demand(gauges: Gauges | None, window: SteadyWindow) -> list[float] | None:

@@ -206,6 +206,7 @@ def test_under_a_load_that_never_holds_confidence_is_low_and_the_steady_state_is
     (asked,) = [one for one in found.not_judged if one.topic == "the steady state"]
     assert "grows" in asked.reason
     assert "hold the load" in asked.obtain
+    assert "; the load only grows" in found.window.basis
 
 
 def gauges_of(*fifths: tuple[int, int]) -> Gauges:
@@ -288,6 +289,7 @@ def test_a_steady_load_is_not_asked_for() -> None:
     run = replay(engine, open_loop(5, 4.0, 90, (10, 20), (40, 60)))
     found = diagnose(inputs(run, engine))
     assert not [one for one in found.not_judged if one.topic == "the steady state"]
+    assert ";" not in found.window.basis
 
 
 # ---- a window that is all warm-up
@@ -324,6 +326,7 @@ def test_what_is_warm_up_is_said_with_what_to_record_and_blames_no_shapes() -> N
     finding = next(one for one in found.findings if one.id == "SPY-CMP-001")
     assert finding.severity == "info"
     assert "new shapes" not in finding.text
+    assert found.window.basis.endswith("; all of it is warm-up")
 
 
 @pytest.mark.parametrize(("compiled", "warms_up"), [(202, True), (210, False)])
