@@ -43,8 +43,8 @@ def open_questions(inputs: AnalysisInputs, facts: Facts, book: EvidenceBook) -> 
     if facts.admission is None:
         book.leave_open(
             "queueing and KV capacity",
-            "vLLM's gauges of running and waiting requests were not seen, or those of several engines were",
-            "record one engine, with `--metrics-url http://HOST:PORT/metrics` where its port is not found",
+            "vLLM's gauges of running and waiting requests were not seen, or not while steps ran",
+            "record with `--metrics-url http://HOST:PORT/metrics` where the engine's port is not found",
         )
     if facts.log is None:
         book.leave_open(
