@@ -336,5 +336,5 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     cost: Cost | None = None
     # Empty where the recording holds one engine; else by number.
     engines: tuple[EngineReport, ...] = ()
-    # Of several engines, the processes of the one that binds, which the numbers above are of; it may have left no steps.
+    # Of several engines, the processes of the one that binds, of which the numbers above are.
     writers: tuple[str, ...] | None = None
