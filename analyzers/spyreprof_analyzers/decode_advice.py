@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from spyreprof_analyzers.facts import Facts
 
 _KV_MODEL_BAND = 0.25
+_SIXTEEN_BITS = 2
 
 
 def decode_advice(context: Context) -> tuple[Advice, ...]:
@@ -78,10 +79,13 @@ def concurrency_advice(context: Context) -> tuple[Advice, ...]:
 
 
 def _gain(context: Context, current: int, to: int) -> ExpectedChange | None:
-    """Output tokens per second of a batch of `to`, where the recording predicts its step; None where it does not."""
-    facts = context.facts
+    """Output tokens per second of a batch of `to`, where the recording predicts its step; None where it does not.
+
+    Far beyond the batches seen only steps with prompts hold as many tokens, and those cost more than decodes alone.
+    """
+    facts, reach = context.facts, context.rules["SPY-GEN-006"].threshold("extrapolation")
     now, then = predict_step(facts, current, context.rules), predict_step(facts, to, context.rules)
-    if now is None or then is None:
+    if now is None or then is None or not (then.measured or to <= reach * facts.decode_models.largest):
         return None
     prefill, decode = facts.shares.prefill, facts.shares.decode
 
@@ -131,6 +135,32 @@ def shorter_weights(facts: Facts, share: float) -> tuple[Advice, ...]:
             refuted_if="the median decode step does not get shorter",
         ),
     )  # fmt: skip
+
+
+def faster_arithmetic(facts: Facts) -> tuple[Advice, ...]:
+    """Prompts in a precision of which a GPU computes twice as much; its gain depends on kernels that were not seen."""
+    now = facts.parameters.dtype
+    if not on_gpu(facts.settings, facts.device_kind) or dtype_bytes(now) != _SIXTEEN_BITS:
+        return ()
+    return (
+        Advice(
+            id="compute_precision",
+            setting="weight precision",
+            from_=now,
+            to="fp8",
+            from_origin="measured",
+            expected=(
+                ExpectedChange(metric="prompt tokens/s", direction="up", note="how much depends on the kernels"),
+            ),
+            pays=(ExpectedChange(metric="quality of answers", direction="down", note="is not measured here"),),
+            preconditions=(
+                "the device computes in 8 bits (not only stores them), and the engine supports it for this model",
+                "answers stay good enough: check them on your own task",
+            ),
+            test_arguments="--quantization fp8",
+            refuted_if="prompt tokens per second of prefill time do not rise",
+        ),
+    )
 
 
 def shorter_cache(facts: Facts, share: float | None) -> tuple[Advice, ...]:

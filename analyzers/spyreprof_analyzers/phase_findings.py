@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from spyreprof.findings import Finding
 from spyreprof.units import format_share
-from spyreprof_analyzers.decode_advice import concurrency_advice, decode_advice, nobody_waits
+from spyreprof_analyzers.decode_advice import concurrency_advice, decode_advice, faster_arithmetic, nobody_waits
 from spyreprof_analyzers.facts import cite_share
 from spyreprof_analyzers.host_advice import host_advice
 from spyreprof_analyzers.prefix_cache import cite_hit_ratio
@@ -110,6 +110,8 @@ def _advice(context: Context, side: Side) -> tuple[Advice, ...]:
         return ()
     if resource == "host":
         return host_advice(facts, facts.shares.scheduler_gap, context.rules)
+    if side == "prefill" and resource == "compute" and context.verdict.primary == "prefill_bound":
+        return faster_arithmetic(facts)
     if side == "decode" and resource == "memory_bandwidth":
         return decode_advice(context)
     if side == "decode" and resource == "inefficient_kernel" and _fills_too_little(context):
