@@ -27,7 +27,7 @@ def command(
         typer.Option(help="Recording folder to make; default ./import-TIME.spyreprof.", metavar="DIR"),
     ] = None,
 ) -> None:
-    """Make a recording of traces and stacks that you already have, to report on, compare, pack or share like any other."""
+    """Make a recording of traces and stacks that you have, to report on, compare, pack or share like any other."""
     folder = out or Path(f"import-{time.strftime('%Y%m%d-%H%M%S')}{layout.SUFFIX}")
     with Progress("Reading") as progress:
         registry.import_files(files, folder, progress, progress.watch())
