@@ -45,11 +45,18 @@ def caching_is_off(context: Context) -> Finding | None:
         share=share,
         evidence=tuple(evidence),
         against=rule.false_positive_notes,
-        advice=(_switch_on(share),),
+        advice=() if _all_too_short(facts) else (_switch_on(share, findable_tokens(facts)),),
     )
 
 
-def _switch_on(share: float) -> Advice:
+def _all_too_short(facts: Facts) -> bool:
+    """Is every prompt shorter than what the cache could find?"""
+    size, longest = findable_tokens(facts), _longest_prompt(facts)
+    return size is not None and longest is not None and longest < size
+
+
+def _switch_on(share: float, size: int | None) -> Advice:
+    piece = f" of {size} tokens or more" if size is not None else ""
     return Advice(
         id="enable_prefix_caching",
         setting="enable_prefix_caching",
@@ -65,7 +72,7 @@ def _switch_on(share: float) -> Advice:
             ExpectedChange(metric="TTFT", direction="down", note="for prompts whose beginning was computed before"),
         ),
         pays=(ExpectedChange(metric="KV cache", direction="up", note="blocks keep old prompts until they are needed"),),
-        preconditions=("prompts begin with the same tokens: a system prompt, examples, earlier turns",),
+        preconditions=(f"prompts share a beginning{piece}: a system prompt, examples, earlier turns",),
         test_arguments="--enable-prefix-caching",
         refuted_if="vllm:prefix_cache_hits does not rise, or prefill time does not fall",
     )  # fmt: skip
@@ -108,20 +115,32 @@ def finds_little(context: Context) -> Finding | None:
 
 def _why(facts: Facts, hit: float) -> str:
     """Whether the cache could have found more: it holds whole blocks alone."""
-    size, log = facts.settings.block_size, facts.log
+    size, longest = findable_tokens(facts), _longest_prompt(facts)
     if size is None:
         return "Only whole blocks are found; how long they are is not known."
     blocks = f"Only whole blocks of {size} tokens are found"
-    if log is not None and len(log) and not np.isnan(log.prompt_tokens).any():
-        longest = float(log.prompt_tokens.max())
-        if longest < size:
-            return f"{blocks}, and no prompt is that long (at most {longest:.0f}): nothing can be found."
+    if longest is not None and longest < size:
+        return f"{blocks}, and no prompt is that long (at most {longest:.0f}): nothing can be found."
     if hit == 0:
         return f"{blocks}: the prompts share no beginning of that length, or differ in their first tokens."
     return (
         f"{blocks}. What changes from prompt to prompt, such as times and ids, belongs behind what stays; replicas "
         "find what they computed themselves."
     )
+
+
+def findable_tokens(facts: Facts) -> int | None:
+    """The least beginning that the cache can find: a block, and on Spyre a whole chunk; None where it is not known."""
+    if facts.settings.platform == "spyre":
+        return facts.settings.max_num_batched_tokens
+    return facts.settings.block_size
+
+
+def _longest_prompt(facts: Facts) -> float | None:
+    log = facts.log
+    if log is None or len(log) == 0 or np.isnan(log.prompt_tokens).any():
+        return None
+    return float(log.prompt_tokens.max())
 
 
 def cite_hit_ratio(facts: Facts, book: EvidenceBook) -> tuple[str, ...]:

@@ -238,6 +238,18 @@ def test_no_prompt_as_long_as_a_block_is_told_apart_from_prompts_that_share_noth
     assert "share no beginning" in rule(diagnose(looked_up()), "SPY-PFX-002").text
 
 
+def test_on_spyre_a_beginning_is_found_in_whole_chunks() -> None:
+    spyre = replace(CACHED, platform="spyre", max_num_batched_tokens=2048)
+    assert "whole blocks of 2048 tokens" in rule(diagnose(replace(looked_up(), settings=spyre)), "SPY-PFX-002").text
+
+
+@pytest.mark.parametrize(("block", "advised"), [(1500, True), (1501, False)])
+def test_caching_is_not_advised_to_prompts_that_fill_no_block(block: int, advised: bool) -> None:
+    off = replace(CACHED, prefix_caching=False, block_size=block)
+    found = rule(diagnose(replace(looked_up(), settings=off)), "SPY-PFX-001")
+    assert bool(found.advice) is advised
+
+
 @pytest.mark.parametrize("known", [None, False])
 def test_a_cache_that_is_off_or_unknown_finds_nothing_by_itself(known: bool | None) -> None:
     made = replace(looked_up(), settings=replace(CACHED, prefix_caching=known))
