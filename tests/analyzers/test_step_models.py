@@ -144,6 +144,19 @@ def test_far_beyond_the_batches_seen_steps_must_have_held_as_many_tokens() -> No
     assert reason(models, 40) == "no step held as many tokens, and the batch is far beyond those seen"
 
 
+@pytest.mark.parametrize(("batch", "there"), [(12, True), (13, False)])
+def test_a_line_is_followed_to_one_and_a_half_times_the_largest_batch(batch: int, there: bool) -> None:
+    models = models_of(decodes(mixed_sizes(SEEN)))
+    assert models.largest * threshold("extrapolation", "SPY-GEN-006") == 12
+    assert (predicted(models, batch) is not None) is there
+
+
+def test_steps_that_tell_no_counts_predict_nothing() -> None:
+    models = models_of(decodes([4] * 100, context_tokens=-1))
+    assert predicted(models, 4) is None
+    assert reason(models, 4) is not None
+
+
 def test_where_the_batch_hardly_varied_only_steps_with_as_many_tokens_tell() -> None:
     sizes = np.full(400, 2)
     tokens = np.where(np.arange(400) % 4 == 0, np.random.default_rng(1).integers(4, 40, 400), 0)
