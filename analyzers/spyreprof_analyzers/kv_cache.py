@@ -233,7 +233,8 @@ def _more_blocks(facts: Facts, rules: RuleBook) -> Advice | None:
         ),
         preconditions=(
             f"memory for {growth:.1f} times the present KV cache",
-            f"{wanted} requests of {each} blocks each: the 95th percentile of running + waiting, up to the batch cap",
+            f"{wanted} requests of {each} {'block' if each == 1 else 'blocks'} each, and a tenth to spare: the 95th "
+            "percentile of running + waiting, up to the batch cap",
         ),
         test_arguments=f"--num-gpu-blocks-override {to}",
         refuted_if="requests wait as long as before",
@@ -270,7 +271,8 @@ def _smaller_batch(facts: Facts, lost: float | None, rules: RuleBook) -> Advice 
     """A cap that lets in only as many as the cache holds to their end.
 
     None where that is not known or no cut, and where the smaller batch is predicted to bring no more than it loses.
-    Without a prediction, or where what is lost is not known, fewer preemptions are all that is promised.
+    Without a prediction, or where what is lost is not known, fewer preemptions are all that is promised; and without
+    one only where steps that get no shorter would lose no more than recomputation took.
     """
     cap, fits = facts.settings.max_num_seqs, kv_fit(facts, rules, PEAK_PERCENTILE)
     if cap is None or fits is None or not 1 <= fits < cap:
@@ -278,12 +280,27 @@ def _smaller_batch(facts: Facts, lost: float | None, rules: RuleBook) -> Advice 
     gain = _gain_without_recompute(facts, fits, lost, rules) if lost is not None else None
     if gain is not None and (gain.high is None or gain.high <= 0):
         return None
+    if gain is None and lost is not None and _loses_at_worst(facts, fits) > lost:
+        return None
     return fewer_at_once(cap, fits, gain)
+
+
+def _loses_at_worst(facts: Facts, fits: int) -> float:
+    """Time that at most `fits` requests in a step would add, over the window, if no step got shorter by that."""
+    decode = facts.decode_steps.where(facts.decode_steps.counted)
+    if len(decode) == 0:
+        return math.inf  # nothing tells how many run
+    now = int(decode.generation_requests.sum()) / len(decode)
+    return facts.shares.decode * (max(now / fits, 1.0) - 1.0)
 
 
 def fewer_at_once(cap: int, fits: int, gain: ExpectedChange | None) -> Advice:
     """Lower `max_num_seqs` to what the cache holds."""
     fewer = ExpectedChange(metric="preemptions", direction="down", note="the cache holds all who run to their end")
+    slower = ExpectedChange(
+        metric="output tokens/s", direction="down", note="where steps of fewer requests are hardly shorter"
+    )
+    waits = ExpectedChange(metric="queue time", direction="up", note="requests wait outside instead of inside")
     return Advice(
         id="max_num_seqs_to_fit",
         setting="max_num_seqs",
@@ -291,7 +308,7 @@ def fewer_at_once(cap: int, fits: int, gain: ExpectedChange | None) -> Advice:
         to=fits,
         from_origin="measured",
         expected=(gain,) if gain is not None else (fewer,),
-        pays=(ExpectedChange(metric="queue time", direction="up", note="requests wait outside instead of inside"),),
+        pays=(waits,) if gain is not None else (slower, waits),
         preconditions=("more KV memory does the same without a smaller batch",),
         test_arguments=f"--max-num-seqs {fits}",
         refuted_if="vllm:num_preemptions still rises, or output tokens per second fall",

@@ -95,9 +95,9 @@ def finds_little(context: Context) -> Finding | None:
                  method="rise of vllm:prefix_cache_queries over the window"),
     ]  # fmt: skip
     missed_s = share * facts.wall.judged_ns / NS_PER_S
-    found = "none" if hit == 0 else format_share(hit)
+    found, missed = ("none", "them") if hit == 0 else (format_share(hit), "the rest")
     text = (
-        f"Of {queried:,.0f} prompt tokens that were looked up the prefix cache held {found}. Computing the rest took "
+        f"Of {queried:,.0f} prompt tokens that were looked up the prefix cache held {found}. Computing {missed} took "
         f"{format_seconds(missed_s)}, {format_share(share)} of the window; it is what sharing could save at most."
     )
     return Finding(

@@ -87,7 +87,7 @@ def _draw(page: Page, rule: Rule) -> None:
     page.labelled("Condition", rule.condition)
     page.labelled("Silent under", f"{rule.materiality_share:.1%} of the window")
     for index, lack in enumerate(rule.abstain_when):
-        page.labelled("Abstains without" if index == 0 else "", f"{lack.missing}. Obtain: {lack.obtain}.")
+        page.labelled("Not without" if index == 0 else "", f"{lack.missing}. Obtain: {lack.obtain}.")
     if rule.catalogue is not None:
         page.labelled("Advice about", rule.catalogue)
     for index, note in enumerate(rule.false_positive_notes):

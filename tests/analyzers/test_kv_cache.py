@@ -21,6 +21,7 @@ from engine_builder import (
 from spyreprof.findings import Diagnosis
 from spyreprof.recording.schema import AnalysisInputs, EngineSettings
 from spyreprof.registry import diagnose
+from spyreprof_analyzers import kv_cache
 
 
 def kept_out(engine: Engine | None = None, **changes: object) -> AnalysisInputs:
@@ -171,6 +172,16 @@ def test_no_smaller_batch_is_advised_where_its_steps_lose_more_than_recomputatio
     engine = costs(50, 1, 1)
     assert gain_when_tried(engine, 5) < -0.1
     assert finding(diagnose(preempting(engine)), "SPY-KVC-002").advice == ()
+
+
+def test_without_a_prediction_no_smaller_batch_is_advised_that_could_lose_more_than_recomputation_took(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two at a time instead of six: nobody knows how much shorter their steps are."""
+    made = preempting(costs(5, 5, 2))
+    assert finding(diagnose(made), "SPY-KVC-002").advice
+    monkeypatch.setattr(kv_cache, "predict_step", lambda *_: None)
+    assert finding(diagnose(made), "SPY-KVC-002").advice == ()
 
 
 def test_tokens_from_the_prefix_cache_are_not_taken_for_computed() -> None:
