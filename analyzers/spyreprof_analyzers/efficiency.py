@@ -73,6 +73,8 @@ def steps_far_from_peaks(context: Context) -> Finding | None:
     found = far_from_both(facts, context.rules)
     if found is None or facts.bounds[found.side].resource in ("host", "interconnect", "inefficient_kernel"):
         return None
+    if context.verdict.primary == "compile_bound":  # compilations inside of the steps take their time
+        return None
     share = facts.shares.of_side(found.side)
     if share < rule.materiality_share:
         return None

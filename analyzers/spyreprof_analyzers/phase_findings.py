@@ -34,12 +34,12 @@ _PHASE_TEXT: dict[tuple[str, str], tuple[str, str, str]] = {
     ("prefill", "inefficient_kernel"): (
         "SPY-KRN-001",
         "Prefill kernels reach neither peak",
-        "Neither arithmetic nor memory is near its peak while matmuls run: shapes or kernels waste the machine.",
+        "Shapes or kernels waste the machine while matmuls run.",
     ),
     ("decode", "inefficient_kernel"): (
         "SPY-KRN-001",
         "Decode kernels reach neither peak",
-        "Neither arithmetic nor memory is near its peak while matmuls run: shapes or kernels waste the machine.",
+        "Shapes or kernels waste the machine while matmuls run.",
     ),
 }
 

@@ -228,6 +228,16 @@ def test_compilation_that_never_ends_is_the_verdict_although_steps_are_few() -> 
     assert (finding.id, finding.severity) == ("SPY-CMP-001", "high")
 
 
+def test_steps_that_compile_are_not_said_to_be_slow_for_no_known_reason() -> None:
+    small = ModelFacts(parameter_bytes=100_000, embedding_bytes=0, dtype="float32", layers=1, kv_heads=1, head_dim=1)
+    made = replace(compiling(), model=small)
+    unexplained = replace(made, compiles=(), steps=made.steps.assign(compiles=0).astype({"compiles": "Int64"}))
+    assert "SPY-EFF-001" in {finding.id for finding in diagnose(unexplained).findings}
+    found = diagnose(made)
+    assert found.verdict.primary == "compile_bound"
+    assert "SPY-EFF-001" not in {finding.id for finding in found.findings}
+
+
 def test_a_recording_in_which_compilation_never_ends_keeps_its_beginning() -> None:
     made = compiling(every=3)
     window = diagnose(made).window
