@@ -51,8 +51,13 @@ TRIALS = (
     Trial("decode", "decode", gains=False),
     Trial("healthy", "healthy", gains=False),
 )
-# How the sample spells options of vLLM.
-SPELLED = {"--num-gpu-blocks-override": "--num-kv-blocks"}
+# What the sample can be told, and how it spells it.
+SPELLED = {
+    "--max-num-seqs": "--max-num-seqs",
+    "--max-num-batched-tokens": "--max-num-batched-tokens",
+    "--num-gpu-blocks-override": "--num-kv-blocks",
+    "--enable-prefix-caching": "",  # a scenario of its own
+}
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,12 @@ def prefill_per_request(report: dict[str, Any]) -> float | None:
     return share / float(rate["per_s"]) if rate and share else None
 
 
+def decode_step(report: dict[str, Any]) -> float | None:
+    """Median decode step."""
+    times = [phase["step_time_p50_ns"] for phase in report["phases"] if phase["phase"] == "decode"]
+    return float(times[0]) if times and times[0] else None
+
+
 def longest_gap(report: dict[str, Any]) -> float | None:
     """Median over requests of the longest gap between two tokens, from the load's result file."""
     gaps = [max(gaps) for gaps in report["_result"].get("itls", []) if gaps]
@@ -111,6 +122,7 @@ METRICS: dict[str, Callable[[dict[str, Any]], float | None]] = {
     "ITL": latency("tpot", "p50_s"),
     "ITL 99th percentile": latency("tpot", "p99_s"),
     "longest gap between tokens": longest_gap,
+    "decode step time": decode_step,
     "TTFT": latency("ttft", "mean_s"),
     # what a request waits for its place is most of its time to the first token
     "queue time": latency("ttft", "mean_s"),
@@ -152,10 +164,10 @@ def read(name: str, folder: Path) -> dict[str, Any]:
 
 
 def first_advice(report: dict[str, Any]) -> dict[str, Any] | None:
-    """The first advice that a setting of the engine can carry out."""
+    """The first advice that the sample can carry out: it has no other precision, and one device."""
     for finding in report["findings"]:
         for advice in finding["advice"]:
-            if advice["test_arguments"].startswith("--"):
+            if advice["test_arguments"].partition(" ")[0] in SPELLED:
                 return advice  # type: ignore[no-any-return]
     return None
 

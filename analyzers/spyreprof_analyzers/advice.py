@@ -147,7 +147,7 @@ def _largest_within(
     return best
 
 
-def _arrival_ratio(facts: Facts, rules: RuleBook) -> float | None:
+def arrival_ratio(facts: Facts, rules: RuleBook) -> float | None:
     """Arrivals over completions while requests still arrived: no cap lets more through than arrives.
 
     None for a closed loop: its clients send as fast as they are served.
@@ -193,7 +193,7 @@ def throughput_change(
 ) -> ExpectedChange:
     """Output tokens per second at the new cap, as long as enough requests arrive to fill it."""
     now, then = steps
-    arrivals = _arrival_ratio(facts, rules)
+    arrivals = arrival_ratio(facts, rules)
     ceiling = arrivals - 1.0 if arrivals is not None else None
     if now is None or then is None:
         limits = [limit for limit in (to / current - 1.0, ceiling) if limit is not None]

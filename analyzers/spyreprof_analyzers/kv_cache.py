@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from spyreprof.findings import Advice, ExpectedChange, Finding
-from spyreprof.units import NS_PER_S, format_share
-from spyreprof_analyzers.advice import QUEUE_TIME, kv_fit, latency_price, throughput_change, usual_length
+from spyreprof.units import NS_PER_S, format_seconds, format_share
+from spyreprof_analyzers.advice import QUEUE_TIME, arrival_ratio, kv_fit, latency_price, throughput_change, usual_length
 from spyreprof_analyzers.facts import cite_blocked
 from spyreprof_analyzers.kv_room import Shortage, longest, more_room, needed_factor
 from spyreprof_analyzers.prediction import predict_step
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from spyreprof_analyzers.context import Context
     from spyreprof_analyzers.facts import Facts
     from spyreprof_analyzers.kv_pressure import PerRequest, Preemptions, Recomputed
+    from spyreprof_analyzers.prediction import StepPrediction
 
 # A request is at its longest when it ends: a cap that holds nearly all of them to their end is set by this percentile.
 PEAK_PERCENTILE = 95
@@ -216,7 +219,8 @@ def _more_blocks(facts: Facts, rules: RuleBook) -> Advice | None:
     if to <= settings.kv_blocks or wanted <= now:
         return None
     before, after = predict_step(facts, now, rules), predict_step(facts, wanted, rules)
-    gain = throughput_change(facts, now, wanted, (before, after), rules)
+    gain = _gain_with_room(facts, wanted, after, rules) or throughput_change(facts, now, wanted, (before, after), rules)
+    price = _step_price(facts, after) or latency_price(now, wanted, before, after)
     growth = to / settings.kv_blocks
     return Advice(
         id="kv_blocks",
@@ -229,7 +233,7 @@ def _more_blocks(facts: Facts, rules: RuleBook) -> Advice | None:
         pays=(
             ExpectedChange(metric="memory of the KV cache", direction="up", low=growth - 1.0, high=growth - 1.0,
                            origin="derived", note="in proportion to its blocks"),
-            latency_price(now, wanted, before, after),
+            price,
         ),
         preconditions=(
             f"memory for {growth:.1f} times the present KV cache",
@@ -238,6 +242,48 @@ def _more_blocks(facts: Facts, rules: RuleBook) -> Advice | None:
         ),
         test_arguments=f"--num-gpu-blocks-override {to}",
         refuted_if="requests wait as long as before",
+    )  # fmt: skip
+
+
+def _gain_with_room(facts: Facts, wanted: int, then: StepPrediction | None, rules: RuleBook) -> ExpectedChange | None:
+    """Output tokens per second where nobody is preempted any more; None where nobody is now, or the step is not told.
+
+    Who is preempted leaves the batch again, so that most steps hold fewer than run at most: what counts is the time
+    that a token of output takes now. Recomputation gives its time back.
+    """
+    lost, decode = facts.recompute_window_share, facts.decode_steps.where(facts.decode_steps.counted)
+    tokens = int(decode.generation_tokens.sum())
+    if not lost or then is None or tokens == 0:
+        return None
+    per_request = tokens / max(int(decode.generation_requests.sum()), 1)
+    token_s_now = int(decode.duration_ns.sum()) / NS_PER_S / tokens
+    arrivals = arrival_ratio(facts, rules)
+
+    def gain(step_s: float) -> float:
+        shrunk = step_s / (wanted * per_request) / token_s_now
+        found = 1.0 / max(1.0 - lost - facts.shares.decode * (1.0 - shrunk), 0.1) - 1.0
+        return max(found if arrivals is None else min(found, arrivals - 1.0), 0.0)
+
+    return ExpectedChange(
+        metric="output tokens/s", direction="up",
+        low=gain(then.seconds * (1.0 + then.band)), high=gain(then.seconds * (1.0 - then.band)),
+        note=f"recomputation gone, and {wanted} requests in a step; step time from {then.basis}",
+    )  # fmt: skip
+
+
+def _step_price(facts: Facts, then: StepPrediction | None) -> ExpectedChange | None:
+    """What a larger batch costs a step where requests are preempted now; None where they are not.
+
+    The time between tokens as clients see it holds their pauses as well, and these go.
+    """
+    if not facts.recompute_window_share or then is None or len(facts.decode_steps) == 0:
+        return None
+    now_s = float(np.median(facts.decode_steps.duration_ns)) / NS_PER_S
+    low, high = (max(then.seconds * (1.0 + sign * then.band) / now_s - 1.0, 0.0) for sign in (-1, 1))
+    return ExpectedChange(
+        metric="decode step time", direction="up", low=low, high=high,
+        note=f"from {format_seconds(now_s)} to about {format_seconds(then.seconds)}, from {then.basis}; requests that "
+        "are preempted no more do not pause in their output, so that the mean time per token may fall",
     )  # fmt: skip
 
 
