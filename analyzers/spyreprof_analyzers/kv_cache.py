@@ -219,7 +219,8 @@ def _more_blocks(facts: Facts, rules: RuleBook) -> Advice | None:
     if to <= settings.kv_blocks or wanted <= now:
         return None
     before, after = predict_step(facts, now, rules), predict_step(facts, wanted, rules)
-    gain = _gain_with_room(facts, wanted, after, rules) or throughput_change(facts, now, wanted, (before, after), rules)
+    usual = min(max(round(seen.demand_mean), now), wanted)
+    gain = _gain_with_room(facts, usual, wanted, rules) or throughput_change(facts, now, wanted, (before, after), rules)
     price = _step_price(facts, after) or latency_price(now, wanted, before, after)
     growth = to / settings.kv_blocks
     return Advice(
@@ -245,29 +246,32 @@ def _more_blocks(facts: Facts, rules: RuleBook) -> Advice | None:
     )  # fmt: skip
 
 
-def _gain_with_room(facts: Facts, wanted: int, then: StepPrediction | None, rules: RuleBook) -> ExpectedChange | None:
+def _gain_with_room(facts: Facts, usual: int, wanted: int, rules: RuleBook) -> ExpectedChange | None:
     """Output tokens per second where nobody is preempted any more; None where nobody is now, or the step is not told.
+
+    From a batch of all who asked for a place on average, to one of all who ever did.
 
     Who is preempted leaves the batch again, so that most steps hold fewer than run at most: what counts is the time
     that a token of output takes now. Recomputation gives its time back.
     """
     lost, decode = facts.recompute_window_share, facts.decode_steps.where(facts.decode_steps.counted)
     tokens = int(decode.generation_tokens.sum())
-    if not lost or then is None or tokens == 0:
+    least, then = predict_step(facts, usual, rules), predict_step(facts, wanted, rules)
+    if not lost or least is None or then is None or tokens == 0:
         return None
     per_request = tokens / max(int(decode.generation_requests.sum()), 1)
     token_s_now = int(decode.duration_ns.sum()) / NS_PER_S / tokens
     arrivals = arrival_ratio(facts, rules)
 
-    def gain(step_s: float) -> float:
-        shrunk = step_s / (wanted * per_request) / token_s_now
+    def gain(batch: int, step_s: float) -> float:
+        shrunk = step_s / (batch * per_request) / token_s_now
         found = 1.0 / max(1.0 - lost - facts.shares.decode * (1.0 - shrunk), 0.1) - 1.0
         return max(found if arrivals is None else min(found, arrivals - 1.0), 0.0)
 
     return ExpectedChange(
         metric="output tokens/s", direction="up",
-        low=gain(then.seconds * (1.0 + then.band)), high=gain(then.seconds * (1.0 - then.band)),
-        note=f"recomputation gone, and {wanted} requests in a step; step time from {then.basis}",
+        low=gain(usual, least.seconds * (1.0 + least.band)), high=gain(wanted, then.seconds * (1.0 - then.band)),
+        note=f"recomputation gone, and {usual} to {wanted} requests in a step; step time from {then.basis}",
     )  # fmt: skip
 
 

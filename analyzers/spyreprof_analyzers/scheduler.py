@@ -87,7 +87,8 @@ class Admission:
         prompt_blocks: KV blocks that a usual prompt needs; None where that is not known, and the gauge alone decides.
         cap_requests: the cap, or where it is not known the most requests that ran while others waited; None when
             none waited. `cap_is_known` tells the two apart.
-        kv_usage_p95, waiting_p95, demand_p95: percentiles of the gauges; demand is running + waiting.
+        kv_usage_p95, waiting_p95, demand_p95: percentiles of the gauges; demand is running + waiting, `demand_mean` its
+            mean over time.
     """
 
     blocked_share: float
@@ -102,6 +103,7 @@ class Admission:
     waiting_p95: float
     running_p95: float
     demand_p95: float
+    demand_mean: float
 
 
 def gauges(counters: pd.DataFrame, polls: pd.DataFrame | None, end_ns: int) -> Gauges | None:
@@ -192,6 +194,7 @@ def admission(
         waiting_p95=float(np.nanpercentile(seen.waiting, 95)),
         running_p95=float(np.nanpercentile(seen.running, 95)),
         demand_p95=float(np.nanpercentile(demand, 95)),
+        demand_mean=float(np.nanmean(demand)),
     )
 
 

@@ -184,6 +184,24 @@ def test_without_a_prediction_no_smaller_batch_is_advised_that_could_lose_more_t
     assert finding(diagnose(made), "SPY-KVC-002").advice == ()
 
 
+@pytest.mark.parametrize(
+    "engine", [costs(5, 5, 2), costs(2, 8, 1), costs(2, 8, 3), costs(10, 5, 1), costs(30, 3, 3), costs(50, 1, 1)]
+)
+def test_the_gain_of_more_blocks_where_requests_are_preempted_is_what_comes_when_they_are_tried(engine: Engine) -> None:
+    """A load that lasts: always more requests than a batch of twelve holds."""
+    engine = replace(engine, max_num_seqs=12)
+    load = [Request(number * MS, 10 + number % 13, 12 + number % 9) for number in range(300)]
+    run = replay(engine, load)
+    found = finding(diagnose(inputs(run, engine)), "SPY-KVC-001")
+    (advice,) = [advice for advice in found.advice if advice.id == "kv_blocks"]
+    gain = advice.expected[0]
+    assert gain.metric == "output tokens/s"
+    tried = replay(replace(engine, kv_tokens=16 * advice.to), load)
+    assert not tried.preempted_ns
+    assert gain.low <= run.end_ns / tried.end_ns - 1.0 <= gain.high
+    assert "decode step time" in {change.metric for change in advice.pays}
+
+
 def test_tokens_from_the_prefix_cache_are_not_taken_for_computed() -> None:
     """A cache that holds half of every prompt hides as many tokens from the step rows."""
     made = with_a_long_request(preempting())
