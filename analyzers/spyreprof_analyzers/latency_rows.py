@@ -35,7 +35,11 @@ def latency_rows(facts: Facts, targets: Targets, book: EvidenceBook) -> tuple[La
 def _against_target(row: LatencySummary, target_s: float | None) -> LatencySummary:
     if target_s is None:
         return row
-    met = None if row.p99_s is None else row.p99_s <= target_s
+    met: bool | None = None
+    if row.p99_s is not None:
+        met = row.p99_s <= target_s
+    elif any(lower is not None and lower > target_s for lower in (row.p90_s, row.p50_s)):
+        met = False  # the 99th percentile is no less than these
     return msgspec.structs.replace(row, target_p99_s=target_s, target_met=met)
 
 

@@ -60,7 +60,7 @@ def decide(facts: Facts, rules: RuleBook, book: EvidenceBook) -> Verdict:
         missing = NotJudged(
             topic="what binds the largest phase",
             reason=reason,
-            obtain="record with a profiler window and calibration on a quiet machine (the defaults of `record`)",
+            obtain=_obtain(facts),
         )
         return undetermined(reason, (missing,), witnesses("undetermined", facts, rules, book))
     views = witnesses(primary, facts, rules, book)
@@ -74,6 +74,21 @@ def decide(facts: Facts, rules: RuleBook, book: EvidenceBook) -> Verdict:
         witnesses=views,
         confidence_reasons=reasons,
     )
+
+
+def _computes_in_decode(facts: Facts) -> bool:
+    """Decode is the larger phase, and its steps are bound by arithmetic, as those of a large batch are."""
+    return larger_side(facts) == "decode" and facts.bounds["decode"].resource == "compute"
+
+
+def _obtain(facts: Facts) -> str:
+    """What would settle it; not what the recording holds already."""
+    bound = facts.bounds[larger_side(facts)]
+    if _computes_in_decode(facts):
+        return "nothing: a larger batch brings no more tokens here, faster arithmetic does"
+    if bound.use is not None:
+        return "both peaks and profiled steps are there: record once more with a batch or prompts of another size"
+    return "record with a profiler window and calibration on a quiet machine (the defaults of `record`)"
 
 
 def _headline(primary: BoundClass, facts: Facts, rules: RuleBook) -> str:
@@ -205,6 +220,8 @@ def _inside_steps(side: Side, facts: Facts, rules: RuleBook) -> tuple[BoundClass
     if engine is not None and bound.use is None and not facts.peaks.refused:
         return engine, f"from engine steps and model size alone; {bound.reason}"
     reasons = [bound.reason, *facts.peaks.refused.values()]
+    if _computes_in_decode(facts):
+        reasons.append("at this batch decode is limited by arithmetic and no longer by reading, which no class names")
     return "undetermined", f"{side} takes the largest share, but {'; '.join(dict.fromkeys(reasons))}"
 
 

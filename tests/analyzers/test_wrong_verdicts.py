@@ -352,3 +352,24 @@ def test_a_wide_target_is_not_blamed_where_the_recording_predicts_no_larger_batc
     reasons = [gap.reason for gap in diagnosis.not_judged if "latency target" in gap.topic]
     assert len(reasons) == 1
     assert "predicts the step" in reasons[0]
+
+
+@pytest.mark.parametrize(("target_s", "met"), [(0.001, False), (3600.0, None)])
+def test_a_target_below_the_median_is_missed_though_the_tail_is_too_small_to_tell(
+    target_s: float, met: bool | None
+) -> None:
+    engine, run = decode_alone()
+    (row,) = [
+        row for row in diagnose(inputs(run, engine), Targets(ttft_p99_s=target_s)).latencies if row.metric == "ttft"
+    ]
+    assert row.p99_s is None
+    assert row.target_met is met
+
+
+def test_decode_that_computes_is_said_to_and_nothing_is_asked_for_that_is_there() -> None:
+    engine, run = decode_alone()
+    shown = profiled(run, phase="decode", compute_use=0.46, bandwidth_use=0.24)
+    verdict = diagnose(inputs(run, engine, profiled_steps=shown)).verdict
+    assert verdict.primary == "undetermined"
+    assert "limited by arithmetic" in verdict.reason
+    assert not any("profiler window" in missing.obtain for missing in verdict.missing)
