@@ -5,6 +5,7 @@ Names of files, functions and hosts stand in these tables as they are. Unlike a 
 
 from __future__ import annotations
 
+import os
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +19,6 @@ from spyreprof.recording.import_cache import Entry, entry_for
 from spyreprof.recording.store import Recording, open_recording
 
 if TYPE_CHECKING:
-    import os
-
     from spyreprof.recording.manifest import Manifest
 
 # Each is an attribute of `Tables`, with the columns that it has.
@@ -144,7 +143,12 @@ def load_tables(path: str | os.PathLike[str], run: int | None = None) -> Tables:
 
     Raises:
         UserError: it holds no tables, cannot be read, or several runs and none was named.
+        TypeError: it is no path.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"load takes the path of a recording as text or pathlib.Path, not {type(path).__name__}")
+    if not os.fspath(path):
+        raise UserError("The path is empty.", "Name the folder that `spyreprof record` made, or a trace.")
     kind = identify(path)
     if kind in _RECORDED:
         return Tables(open_recording(path, run))

@@ -115,3 +115,14 @@ def test_importing_the_package_brings_the_standard_library_alone() -> None:
     script = "import spyreprof, sys; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert not set(done.stdout.split()) & {"pandas", "numpy", "msgspec", "pyarrow", "typer"}
+
+
+@pytest.mark.parametrize("wrong", [None, 42, b"recording"])
+def test_what_is_no_path_is_named(wrong: object) -> None:
+    with pytest.raises(TypeError, match=f"path of a recording.* not {type(wrong).__name__}"):
+        spyreprof.load(wrong)  # type: ignore[arg-type]
+
+
+def test_an_empty_path_is_refused_in_a_sentence() -> None:
+    with pytest.raises(UserError, match="The path is empty"):
+        spyreprof.load("")

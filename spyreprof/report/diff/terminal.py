@@ -19,7 +19,7 @@ _STYLES: dict[Overall, str] = {
 _OUTCOMES: dict[Outcome, str] = {
     "faster": "faster",
     "slower": "slower",
-    "cannot_tell": "can't tell",
+    "cannot_tell": "cannot tell",
     "withheld": "withheld",
 }
 _PER = {"output_token": "output token", "window_second": "second of the window"}
