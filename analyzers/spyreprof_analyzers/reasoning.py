@@ -25,17 +25,15 @@ class Reasoning:
         requests: how many.
         output_share: of their output tokens.
         decode_share: of their decode time, were every output token equally slow.
-        p50, p75, p90: reasoning tokens of a request.
-        saved_by_p75, saved_by_p50: share of output tokens that a limit there would have cut off.
+        p50, p90: reasoning tokens of a request.
+        saved_by_p50: share of output tokens that a limit at the median would have cut off.
     """
 
     requests: int
     output_share: float
     decode_share: float
     p50: float
-    p75: float
     p90: float
-    saved_by_p75: float
     saved_by_p50: float
 
 
@@ -50,7 +48,7 @@ def reasoning(log: RequestLog | None, window: SteadyWindow) -> Reasoning | None:
     decode_ns = (log.e2e_ns - log.ttft_ns)[known].astype(np.float64)
     if not known.any() or thought.sum() == 0:
         return None
-    p50, p75, p90 = np.percentile(thought, (50, 75, 90))
+    p50, p90 = np.percentile(thought, (50, 90))
 
     def saved(limit: float) -> float:
         return float((thought - np.minimum(thought, limit)).sum() / output.sum())
@@ -61,9 +59,7 @@ def reasoning(log: RequestLog | None, window: SteadyWindow) -> Reasoning | None:
         output_share=float(thought.sum() / output.sum()),
         decode_share=float((decode_ns * ratio).sum() / max(decode_ns.sum(), 1.0)),
         p50=float(p50),
-        p75=float(p75),
         p90=float(p90),
-        saved_by_p75=saved(float(p75)),
         saved_by_p50=saved(float(p50)),
     )
 
@@ -114,16 +110,16 @@ def reasons(context: Context) -> Finding | None:
 
 
 def _limit(seen: Reasoning) -> Advice:
-    """A limit between the 75th percentile and the median of what was seen."""
+    """A limit at the median of what was seen."""
     to = max(round(seen.p50), 1)
     change = ExpectedChange(
         metric="output tokens per request", direction="down", note="only what exceeds the limit is saved"
     )
     if seen.saved_by_p50 > 0:
         change = ExpectedChange(
-            metric="output tokens per request", direction="down", low=seen.saved_by_p75, high=seen.saved_by_p50,
-            note="a limit at the 75th percentile of the reasoning seen here, to one at its median; a model that is cut "
-            "short may write a longer answer instead",
+            metric="output tokens per request", direction="down", low=0.0, high=seen.saved_by_p50,
+            note="at most what this limit would have cut off here; a model that is cut short may write a longer answer "
+            "instead",
         )  # fmt: skip
     return Advice(
         id="reasoning_limit",

@@ -47,7 +47,8 @@ def smaller_budget(facts: Facts, targets: Targets, rules: RuleBook, book: Eviden
     by_target = _by_target(facts, targets, rules)
     wanted = by_target if by_target is not None else current // 2
     # the engine takes no budget under its batch cap
-    to = max(rounded(wanted, facts, rules), facts.settings.max_num_seqs or 0, _least(facts, rules))
+    least = max(facts.settings.max_num_seqs or 0, _least(facts, rules))
+    to = max(rounded(wanted, facts, rules), least)
     batch = int(mixed.generation_requests.max()) + int(mixed.context_requests.max())
     if by_target is not None and wanted < to:
         book.leave_open(
@@ -76,7 +77,7 @@ def smaller_budget(facts: Facts, targets: Targets, rules: RuleBook, book: Eviden
         ),
         test_arguments=f"--max-num-batched-tokens {to}",
         refuted_if="the 99th percentile of the gap between tokens does not fall",
-        trade_off=() if by_target is not None else _trade_off(facts, current, to),
+        trade_off=() if by_target is not None else _trade_off(facts, (current, now), to, max(batch + 1, least)),
     )
 
 
@@ -126,17 +127,18 @@ def _shorter_gaps(facts: Facts, to: int, now_s: float, rules: RuleBook) -> Expec
     )  # fmt: skip
 
 
-def _trade_off(facts: Facts, current: int, to: int) -> tuple[TradeOff, ...]:
-    """Budgets from the present one downwards, and how long a full step of each takes."""
-    rows = []
-    for value in (current, to, max(to // 2, 1)):
+def _trade_off(facts: Facts, current: tuple[int, float], to: int, least: int) -> tuple[TradeOff, ...]:
+    """Budgets from the present one, with its measured full step, down to what the engine and its batch take."""
+    rows = [TradeOff(value=current[0], itl_s=current[1], throughput_ratio=None, fits_kv=None, extrapolated=False)]
+    for value in (to, to // 2):
         told = facts.curve.at(value)
-        rows.append(
-            TradeOff(
-                value=value, itl_s=told[0] if told is not None else None, throughput_ratio=None, fits_kv=None,
-                extrapolated=told is None,
-            )
-        )  # fmt: skip
+        if value >= least:
+            rows.append(
+                TradeOff(
+                    value=value, itl_s=told[0] if told is not None else None, throughput_ratio=None, fits_kv=None,
+                    extrapolated=told is None,
+                )
+            )  # fmt: skip
     return tuple(rows)
 
 

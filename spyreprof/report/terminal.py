@@ -228,6 +228,8 @@ def _verdict(page: Page, report: Report, show_all: bool) -> None:
     if verdict.secondary:
         line.append(f"  also {', '.join(verdict.secondary)}")
     page.labelled("", line)
+    if verdict.primary == "decode_bandwidth_bound" and "load_limited" in verdict.secondary:
+        page.labelled("", "load_limited: clients send so little at once that the batch stays small")
     if verdict.reason not in verdict.headline:
         page.labelled("", verdict.reason)
     reasons = verdict.confidence_reasons if show_all else verdict.confidence_reasons[:LINES_SHOWN]

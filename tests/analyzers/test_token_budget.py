@@ -68,6 +68,11 @@ def test_without_a_target_half_the_budget_stands_beside_a_table() -> None:
     assert found.trade_off[0].itl_s > found.trade_off[1].itl_s
 
 
+def test_no_budget_is_offered_that_the_engine_or_its_batch_does_not_take() -> None:
+    spyre = EngineSettings(max_num_batched_tokens=BUDGET, max_num_seqs=16, platform="spyre", source="metrics")
+    assert [row.value for row in budget(None, spyre).trade_off] == [1024, 512]
+
+
 def test_on_spyre_chunks_are_no_smaller_than_512_tokens() -> None:
     spyre = EngineSettings(max_num_batched_tokens=BUDGET, max_num_seqs=16, platform="spyre", source="metrics")
     assert budget(0.060, spyre).to == 512
